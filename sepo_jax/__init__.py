@@ -1,0 +1,1 @@
+"""Reinforcement learning for language-model agents that act strategically."""

@@ -1,0 +1,26 @@
+"""Errors for options that do not exist: they name what was given, what is allowed, and the nearest."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name most like `name`, or None when nothing comes close."""
+    matches = difflib.get_close_matches(str(name), [str(option) for option in allowed], n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def unknown(kind: str, name: object, allowed: Iterable[str]) -> ValueError:
+    """A ValueError saying that `name` is no known `kind`; raise what this returns."""
+    options = sorted(str(option) for option in allowed)
+    guess = nearest(str(name), options)
+    hint = f" Did you mean {guess!r}?" if guess else ""
+    return ValueError(f"unknown {kind} {name!r}.{hint} Allowed: {', '.join(options)}.")
+
+
+def check_option(kind: str, name: str, allowed: Iterable[str]) -> str:
+    """Returns `name` when it is allowed, raises the error of `unknown` otherwise."""
+    options = list(allowed)
+    if name not in options:
+        raise unknown(kind, name, options)
+    return name

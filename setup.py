@@ -1,0 +1,36 @@
+"""Package description of sepo_jax."""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="sepo_jax",
+    version="0.1.0",
+    description="Reinforcement learning for language-model agents that act strategically, in JAX",
+    long_description=open("README.md", encoding="utf-8").read(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["sepo_jax", "sepo_jax.*"]),
+    install_requires=[
+        "absl-py>=2.0",
+        "chex>=0.1.90",
+        "flax>=0.10",
+        "jax>=0.5",
+        "matplotlib>=3.8",
+        "ml_collections>=1.0",
+        "numpy>=1.26",
+        "optax>=0.2.4",
+        "orbax-checkpoint>=0.11",
+        "safetensors>=0.4",
+        "scipy>=1.11",
+        "tokenizers>=0.20",
+        "tqdm>=4.66",
+        "transformers>=4.50",
+        "jinja2>=3.1",
+    ],
+    extras_require={
+        "test": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "ruff>=0.6"],
+        "openspiel": ["open_spiel>=1.6"],
+        "parity": ["torch>=2.4"],
+    },
+)
