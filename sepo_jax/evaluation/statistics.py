@@ -1,0 +1,176 @@
+"""Means of samples with intervals: normal approximation, bootstrap, and Wilson's for rates.
+
+An interval speaks of sampling error only, under independent samples: a caller averages within an
+episode first, because the hands of one match are not independent.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+DEFAULT_LEVEL = 0.95
+_RESAMPLES_PER_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its interval.
+
+    Attributes:
+      mean: the estimate, in the unit of the samples.
+      low: lower end of the interval, same unit; -inf when one sample says nothing of the spread.
+      high: upper end.
+      standard_error: estimated standard deviation of `mean`; inf where it cannot be estimated.
+      count: number of independent samples behind the estimate, over all strata.
+      level: nominal coverage, 0.95 for a 95% interval.
+      method: "normal", "bootstrap" or "wilson".
+    """
+
+    mean: float
+    low: float
+    high: float
+    standard_error: float
+    count: int
+    level: float
+    method: str
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f} [{self.low:.4f}, {self.high:.4f}]"
+
+    def scaled(self, factor: float) -> "Interval":
+        """The interval of `factor` times the quantity; a negative factor swaps the ends."""
+        ends = sorted((self.low * factor, self.high * factor))
+        error = self.standard_error * abs(factor)
+        return Interval(
+            self.mean * factor, ends[0], ends[1], error, self.count, self.level, self.method
+        )
+
+
+def normal_interval(
+    *strata: Sequence[float] | np.ndarray, level: float = DEFAULT_LEVEL
+) -> Interval:
+    """Normal-approximation interval of a mean, or of a sum of means of independent strata.
+
+    estimate = Σ_i mean_i, standard error = sqrt(Σ_i s_i² / n_i) with the sample variance s_i²
+    (divisor n_i − 1), interval = estimate ± z · standard error with z the (1 + level) / 2 quantile.
+
+    Args:
+      *strata: one or more arrays [n_i] of independent samples. One array is the ordinary mean; two
+        arrays give, for example, the sum of a first-seat mean and a second-seat mean.
+      level: nominal coverage in (0, 1).
+
+    Returns:
+      The Interval, method "normal". A stratum of one sample makes it infinitely wide.
+
+    Raises:
+      ValueError: an empty stratum, a value that is not finite, or a level outside (0, 1).
+    """
+    arrays = _check(strata, level)
+    mean = float(sum(array.mean() for array in arrays))
+    count = sum(array.size for array in arrays)
+    if min(array.size for array in arrays) == 1:
+        return Interval(mean, -np.inf, np.inf, np.inf, count, level, "normal")
+    error = float(np.sqrt(sum(array.var(ddof=1) / array.size for array in arrays)))
+    margin = NormalDist().inv_cdf((1.0 + level) / 2.0) * error
+    return Interval(mean, mean - margin, mean + margin, error, count, level, "normal")
+
+
+def bootstrap_interval(
+    *strata: Sequence[float] | np.ndarray,
+    seed: int,
+    level: float = DEFAULT_LEVEL,
+    resamples: int = 2000,
+) -> Interval:
+    """Percentile-bootstrap interval of a mean, or of a sum of means of independent strata.
+
+    Every resample draws n_i values with replacement inside each stratum and adds up the strata's
+    means; the ends are the (1 − level)/2 and (1 + level)/2 quantiles of these sums
+    (Efron and Tibshirani, An Introduction to the Bootstrap, chapter 13).
+
+    Args:
+      *strata: one or more arrays [n_i] of independent samples.
+      seed: seed of the generator that draws the resamples; equal seeds give equal intervals.
+      level: nominal coverage in (0, 1).
+      resamples: number of resamples, at least 100.
+
+    Returns:
+      The Interval, method "bootstrap". A stratum of one sample makes it infinitely wide.
+
+    Raises:
+      ValueError: as `normal_interval`, or fewer than 100 resamples.
+    """
+    arrays = _check(strata, level)
+    if resamples < 100:
+        raise ValueError(f"resamples is {resamples}; a percentile needs at least 100")
+    mean = float(sum(array.mean() for array in arrays))
+    count = sum(array.size for array in arrays)
+    if min(array.size for array in arrays) == 1:
+        return Interval(mean, -np.inf, np.inf, np.inf, count, level, "bootstrap")
+    generator = np.random.default_rng(seed)
+    sums = np.zeros(resamples)
+    for array in arrays:
+        # Chunks bound the memory of the index array at any number of samples.
+        for start in range(0, resamples, _RESAMPLES_PER_CHUNK):
+            stop = min(start + _RESAMPLES_PER_CHUNK, resamples)
+            picks = generator.integers(array.size, size=(stop - start, array.size))
+            sums[start:stop] += array[picks].mean(axis=1)
+    low, high = np.quantile(sums, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+    error = float(sums.std(ddof=1))
+    return Interval(mean, float(low), float(high), error, count, level, "bootstrap")
+
+
+def wilson_interval(successes: int, count: int, *, level: float = DEFAULT_LEVEL) -> Interval:
+    """Wilson's score interval of a rate: honest where the count is 0 or all (Wilson, 1927).
+
+    centre = (p + z²/2n) / (1 + z²/n), margin = z sqrt(p(1 − p)/n + z²/4n²) / (1 + z²/n).
+    Unlike the normal approximation it does not shrink to a point at p = 0 or p = 1.
+
+    Args:
+      successes: number of successes, 0 ≤ successes ≤ count.
+      count: number of independent trials, at least 1.
+      level: nominal coverage in (0, 1).
+
+    Returns:
+      The Interval with `mean` = successes / count, method "wilson".
+
+    Raises:
+      ValueError: counts out of range, or a level outside (0, 1).
+    """
+    if count < 1 or not 0 <= successes <= count:
+        raise ValueError(f"got {successes} successes of {count}; need 0 <= successes <= count >= 1")
+    _check([[0.0]], level)
+    rate = successes / count
+    z = NormalDist().inv_cdf((1.0 + level) / 2.0)
+    shrink = 1.0 + z * z / count
+    centre = (rate + z * z / (2 * count)) / shrink
+    error = float(np.sqrt(rate * (1 - rate) / count + z * z / (4 * count * count)) / shrink)
+    # At a rate of 0 or 1 the end of the interval is the rate itself; rounding must not pass it.
+    low = min(rate, max(0.0, centre - z * error))
+    high = max(rate, min(1.0, centre + z * error))
+    return Interval(rate, low, high, error, count, level, "wilson")
+
+
+def _check(strata: Sequence, level: float) -> list[np.ndarray]:
+    """The strata as float64 vectors, after the checks that every interval shares."""
+    if not 0.0 < level < 1.0:
+        raise ValueError(
+            f"level is {level}; a coverage lies strictly between 0 and 1, such as 0.95"
+        )
+    if not strata:
+        raise ValueError("got no samples; pass at least one array")
+    arrays = [np.asarray(values, np.float64).reshape(-1) for values in strata]
+    for index, array in enumerate(arrays):
+        if array.size == 0:
+            raise ValueError(f"array {index} holds no samples; a mean needs at least one")
+        bad = int((~np.isfinite(array)).sum())
+        if bad:
+            raise ValueError(
+                f"array {index} holds {bad} values of {array.size} that are not finite; "
+                "drop missing samples (and report how many) before averaging"
+            )
+    return arrays

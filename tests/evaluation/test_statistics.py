@@ -1,0 +1,100 @@
+"""Intervals of means: closed forms, coverage, determinism, bad input."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sepo_jax.evaluation import statistics
+
+
+def test_normal_interval_known_answer():
+    # [1, 2, 3, 4]: mean 2.5, sample variance 5/3, standard error sqrt(5/12) = 0.645497,
+    # times z(0.975) = 1.959964 gives 1.265151.
+    interval = statistics.normal_interval([1, 2, 3, 4])
+    assert interval.mean == 2.5
+    assert interval.standard_error == pytest.approx(np.sqrt(5 / 12))
+    assert (interval.low, interval.high) == pytest.approx(
+        (2.5 - 1.265151, 2.5 + 1.265151), abs=1e-6
+    )
+    assert interval.count == 4 and interval.method == "normal"
+
+
+def test_strata_add_means_and_variances():
+    first, second = np.array([0.0, 2.0, 4.0]), np.array([1.0, 1.0, 4.0, 6.0])
+    total = statistics.normal_interval(first, second)
+    parts = [statistics.normal_interval(values) for values in (first, second)]
+    assert total.mean == pytest.approx(sum(part.mean for part in parts))
+    assert total.standard_error == pytest.approx(
+        np.hypot(parts[0].standard_error, parts[1].standard_error)
+    )
+    assert total.count == 7
+
+
+@pytest.mark.parametrize("method", ["normal", "bootstrap"])
+def test_coverage_is_near_the_nominal_level(method):
+    # 300 experiments of 40 skewed samples with mean 1; 90% intervals should hold 1 in about 90%
+    # of them. The standard deviation of that share is 1.7%, so [0.83, 0.96] is four of them wide
+    # plus the small-sample bias of both methods.
+    generator = np.random.default_rng(0)
+    hits = 0
+    for trial in range(300):
+        sample = generator.exponential(size=40)
+        if method == "normal":
+            interval = statistics.normal_interval(sample, level=0.9)
+        else:
+            interval = statistics.bootstrap_interval(sample, seed=trial, level=0.9, resamples=200)
+        hits += 1.0 in interval
+    assert 0.83 <= hits / 300 <= 0.96
+
+
+def test_bootstrap_is_a_function_of_its_seed_and_close_to_normal():
+    sample = np.random.default_rng(1).normal(3.0, 2.0, size=500)
+    first = statistics.bootstrap_interval(sample, seed=7)
+    assert first == statistics.bootstrap_interval(sample, seed=7)
+    assert first != statistics.bootstrap_interval(sample, seed=8)
+    normal = statistics.normal_interval(sample)
+    assert (first.low, first.high) == pytest.approx((normal.low, normal.high), abs=0.03)
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=20), st.sampled_from([-2.0, 0.5, 3.0]))
+@settings(deadline=None, max_examples=50)
+def test_scaling_samples_scales_the_interval(values, factor):
+    scaled = statistics.normal_interval(values).scaled(factor)
+    direct = statistics.normal_interval(np.asarray(values) * factor)
+    assert (scaled.mean, scaled.low, scaled.high) == pytest.approx(
+        (direct.mean, direct.low, direct.high), abs=1e-6
+    )
+
+
+def test_wilson_does_not_collapse_at_zero():
+    # 0 of 100 at 95%: upper end = z² / (100 + z²) = 3.841459 / 103.841459 = 0.036994.
+    interval = statistics.wilson_interval(0, 100)
+    assert interval.mean == 0.0 and interval.low == 0.0
+    assert interval.high == pytest.approx(0.036994, abs=1e-6)
+    assert statistics.wilson_interval(100, 100).low == pytest.approx(1 - 0.036994, abs=1e-6)
+
+
+def test_one_sample_says_nothing_of_the_spread():
+    for interval in (
+        statistics.normal_interval([2.0]),
+        statistics.bootstrap_interval([2.0], [1.0, 3.0], seed=0),
+    ):
+        assert interval.low == -np.inf and interval.high == np.inf
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: statistics.normal_interval([]), "no samples"),
+        (lambda: statistics.normal_interval(), "no samples"),
+        (lambda: statistics.normal_interval([1.0, np.nan]), "1 values of 2 that are not finite"),
+        (lambda: statistics.normal_interval([1.0, 2.0], level=95), "strictly between 0 and 1"),
+        (lambda: statistics.bootstrap_interval([1.0, 2.0], seed=0, resamples=5), "at least 100"),
+        (lambda: statistics.wilson_interval(3, 2), "3 successes of 2"),
+        (lambda: statistics.wilson_interval(0, 0), "0 successes of 0"),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
