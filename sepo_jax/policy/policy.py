@@ -1,0 +1,175 @@
+"""A policy: a decoder and its tokenizer, seen by the rest of the package as pure functions."""
+
+import dataclasses
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from sepo_jax.policy import cache as caching
+from sepo_jax.policy.cache import Cache
+from sepo_jax.policy.config import ModelConfig
+from sepo_jax.policy.decoder import Decoder, forest_mask
+
+
+@chex.dataclass(frozen=True)
+class TokenScores:
+    """What a policy says of given tokens; float32 [B, A] each.
+
+    Attributes:
+      logp: log-probability of each target. entropy: of the whole next-token distribution, nats.
+      value: state value before the target; None without a value head.
+    """
+
+    logp: jax.Array
+    entropy: jax.Array
+    value: jax.Array | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """A bundle of pure functions of `params`; hashable, so `jit` may close over it.
+
+    Two policies of equal config and end ids are equal: the tokenizer takes no part in any jitted
+    function and is left out of the comparison.
+
+    Attributes:
+      config: sizes and numerics.
+      tokenizer: of the transformers kind (`encode`, `decode`, `apply_chat_template`), or None.
+      end_ids: token ids that end a reply; empty means the tokenizer's end token.
+    """
+
+    config: ModelConfig
+    tokenizer: Any = dataclasses.field(default=None, compare=False, repr=False)
+    end_ids: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        ids = self.end_ids
+        if not ids and getattr(self.tokenizer, "eos_token_id", None) is not None:
+            ids = (self.tokenizer.eos_token_id,)
+        object.__setattr__(self, "end_ids", tuple(int(token) for token in ids))
+        if self.tokenizer is not None and len(self.tokenizer) > self.config.vocab_size:
+            raise ValueError(
+                f"the tokenizer has {len(self.tokenizer)} ids and the model vocab_size="
+                f"{self.config.vocab_size}: raise vocab_size to at least the former"
+            )
+
+    @property
+    def pad_id(self) -> int:
+        """Token id that fills unused columns; no mask is ever read from it."""
+        pad = getattr(self.tokenizer, "pad_token_id", None)
+        return int(pad) if pad is not None else 0
+
+    def init(self, key: jax.Array) -> dict:
+        """Fresh parameters, a nested dict of arrays (layers stacked on axis 0)."""
+        tokens = jnp.zeros((1, 2), jnp.int32)
+        return jax.jit(Decoder(self.config).init)(key, tokens)["params"]
+
+    def log_probs(
+        self, params, tokens, positions, segment, ancestors, source, target, *, temperature=1.0
+    ) -> TokenScores:
+        """Log-probability and entropy of chosen tokens of packed rows.
+
+        The distribution is softmax(logits / temperature). Vocabulary logits are formed
+        at `source` columns only, in pieces of about `config.logits_budget` entries (one column of
+        the batch at least), each recomputed in the backward pass, so that neither direction holds
+        [B, T, V] or [B, A, V] numbers.
+
+        Args:
+          params: parameters of `init`.
+          tokens, positions: int32 [B, T]; positions count along each token's own path.
+          segment: int32 [B, T], row-local segment of each column, -1 on padding.
+          ancestors: bool [B, S, S], [i, j] true when segment j is i or above i; None when segments
+            stand alone.
+          source: int32 [B, A], column whose state predicts the target; target: int32 [B, A].
+            Unused entries may hold any legal index and get finite numbers.
+          temperature: > 0; the same that sampled the tokens.
+
+        Returns:
+          TokenScores; `logp[b, i]` belongs to `target[b, i]`.
+        """
+        chex.assert_rank([tokens, source], 2)
+        chex.assert_equal_shape([tokens, positions, segment])
+        chex.assert_equal_shape([source, target])
+        decoder, variables = Decoder(self.config), {"params": params}
+        mask = forest_mask(segment, ancestors)
+        hidden = decoder.apply(variables, tokens, positions, mask, method="hidden_states")
+        hidden = jnp.take_along_axis(hidden, source[:, :, None], axis=1)
+        normal = decoder.apply(variables, hidden, method="final_norm")
+
+        def score(normal, target):
+            logits = decoder.apply(variables, normal, method="logits")
+            return token_scores(logits, target, temperature)
+
+        logp, entropy = _in_pieces(score, normal, target, self._columns_per_piece(target.shape))
+        value = decoder.apply(variables, normal, method="values")
+        return TokenScores(logp=logp, entropy=entropy, value=value)
+
+    def _columns_per_piece(self, shape) -> int:
+        batch, columns = shape
+        fit = max(1, self.config.logits_budget // (batch * self.config.vocab_size))
+        pieces = -(-columns // fit)
+        return -(-columns // pieces)
+
+    def init_cache(self, num_slots: int, capacity: int) -> Cache:
+        """Empty cache of `num_slots` sequences with room for `capacity` tokens each."""
+        return caching.init_cache(self.config, num_slots, capacity)
+
+    def fuse(self, params) -> dict:
+        """Parameters in decoding form; optional, saves copies when called once before a loop."""
+        return caching.fuse(self.config, params)
+
+    def prefill(self, params, cache: Cache, tokens, lengths, slots=None):
+        """Appends `lengths[s]` of `tokens` [S, W] to each slot; see `cache.append`.
+
+        Returns:
+          (cache, float32 logits [S, V] after the last real token of each row).
+        """
+        return caching.append(self.config, params, cache, tokens, lengths, slots)
+
+    def decode_step(self, params, cache: Cache, tokens, active):
+        """Appends one token to each slot where bool `active` [S] is true.
+
+        Returns:
+          (cache, float32 logits [S, V]); rows of idle slots have no meaning.
+        """
+        chex.assert_equal_shape([tokens, active, cache.lengths])
+        steps = active.astype(jnp.int32)
+        return caching.append(self.config, params, cache, tokens[:, None], steps)
+
+
+def token_scores(logits, target, temperature=1.0) -> tuple[jax.Array, jax.Array]:
+    """Log-probability of `target` [...] and entropy under softmax(logits / temperature).
+
+    logp = z_t - log sum exp z and H = log sum exp z - sum p z, z = (logits - max) / temperature.
+    Entries of -inf (forbidden tokens) have probability 0, add nothing to the entropy and leave
+    every gradient finite: the product p z never sees them.
+    """
+    peak = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    allowed = logits > -jnp.inf
+    scaled = (jnp.where(allowed, logits, peak) - peak) / temperature
+    weights = jnp.where(allowed, jnp.exp(scaled), 0.0)
+    total = jnp.sum(weights, axis=-1)
+    log_total = jnp.log(total)
+    entropy = log_total - jnp.sum(weights * scaled, axis=-1) / total
+    chosen = jnp.take_along_axis(scaled, target[..., None], axis=-1)[..., 0]
+    legal = jnp.take_along_axis(allowed, target[..., None], axis=-1)[..., 0]
+    return jnp.where(legal, chosen - log_total, -jnp.inf), entropy
+
+
+def _in_pieces(score, normal, target, piece: int):
+    """`score` over pieces of columns, one at a time, each recomputed in the backward pass."""
+    batch, columns, width = normal.shape
+    if piece >= columns:
+        return score(normal, target)
+    pieces = -(-columns // piece)
+    spare = pieces * piece - columns
+    normal = jnp.pad(normal, ((0, 0), (0, spare), (0, 0)))
+    target = jnp.pad(target, ((0, 0), (0, spare)))
+    normal = jnp.moveaxis(normal.reshape(batch, pieces, piece, width), 1, 0)
+    target = jnp.moveaxis(target.reshape(batch, pieces, piece), 1, 0)
+    step = jax.checkpoint(lambda _, inputs: (None, score(*inputs)))
+    _, results = jax.lax.scan(step, None, (normal, target))
+    join = lambda array: jnp.moveaxis(array, 0, 1).reshape(batch, -1)[:, :columns]  # noqa: E731
+    return jax.tree.map(join, results)
