@@ -1,0 +1,113 @@
+"""Checkpoints by Orbax: written whole, restored to numpy on any number of devices.
+
+A checkpoint holds one training state and a description of its tree. Restoring compares that
+description with the state at hand first, so that another optimizer or model is refused by path.
+Checkpoints that cannot be read are skipped with a warning and left where they are.
+"""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+_LOG = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The numbered checkpoints of one stage under one directory; the newest `keep` stay."""
+
+    def __init__(self, directory: str | os.PathLike, keep: int = 2):
+        self.directory = Path(directory).resolve()
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep, enable_async_checkpointing=False, create=True
+        )
+        self._manager = ocp.CheckpointManager(self.directory, options=options)
+
+    def save(self, step: int, state: Any) -> None:
+        """Writes `state` (a pytree of arrays) as checkpoint `step`; returns when it is complete."""
+        host_state = jax.tree.map(np.asarray, state)
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(host_state),
+                structure=ocp.args.JsonSave(describe(host_state)),
+            ),
+            force=True,
+        )
+
+    def steps(self) -> list[int]:
+        """Numbers of the complete checkpoints, oldest first."""
+        return sorted(self._manager.all_steps())
+
+    def restore(self, template: Any, step: int | None = None) -> tuple[int, Any] | None:
+        """`(step, state)` of the newest readable checkpoint (or of `step`), None without any.
+
+        Args:
+          template: a state of the same tree, shapes and dtypes, such as a fresh one.
+          step: this one and no other.
+
+        Raises:
+          ValueError: the checkpoint holds another tree; the first paths that differ are named.
+          FileNotFoundError: `step` was asked for and cannot be read.
+        """
+        candidates = self.steps() if step is None else [step]
+        host_template = jax.tree.map(np.asarray, template)
+        for candidate in reversed(candidates):
+            try:
+                saved = self._manager.restore(
+                    candidate, args=ocp.args.Composite(structure=ocp.args.JsonRestore())
+                ).structure
+            except Exception as error:
+                self._skip(candidate, error)
+                continue
+            compare_structure(saved, describe(host_template), f"{self.directory}/{candidate}")
+            try:
+                restored = self._manager.restore(
+                    candidate,
+                    args=ocp.args.Composite(state=ocp.args.StandardRestore(host_template)),
+                ).state
+            except Exception as error:
+                self._skip(candidate, error)
+                continue
+            return candidate, jax.tree.map(np.asarray, restored)
+        if step is not None:
+            raise FileNotFoundError(f"no readable checkpoint {step} in {self.directory}")
+        return None
+
+    def _skip(self, step: int, error: Exception) -> None:
+        _LOG.warning(
+            "checkpoint %s/%d cannot be read and is skipped (not deleted): %s",
+            self.directory,
+            step,
+            str(error).splitlines()[0] if str(error) else type(error).__name__,
+        )
+
+
+def describe(state: Any) -> dict[str, str]:
+    """Path of every array in `state` -> "dtype[shape]"."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {
+        jax.tree_util.keystr(path): f"{np.asarray(leaf).dtype}{list(np.shape(leaf))}"
+        for path, leaf in leaves
+    }
+
+
+def compare_structure(saved: dict[str, str], wanted: dict[str, str], where: str) -> None:
+    """Raises ValueError naming the paths that are missing, extra or of another shape or dtype."""
+    problems = [f"{path}: saved, not wanted" for path in saved.keys() - wanted.keys()]
+    problems += [f"{path}: wanted, not saved" for path in wanted.keys() - saved.keys()]
+    problems += [
+        f"{path}: saved {saved[path]}, wanted {wanted[path]}"
+        for path in saved.keys() & wanted.keys()
+        if saved[path] != wanted[path]
+    ]
+    if problems:
+        shown = "\n  ".join(sorted(problems)[:10])
+        raise ValueError(
+            f"checkpoint {where} holds another state ({len(problems)} differences):\n  {shown}\n"
+            "Use the model and optimizer it was saved with."
+        )

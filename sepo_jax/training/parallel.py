@@ -1,0 +1,147 @@
+"""How one update function is spread over devices: alone, by `pmap`, or by `jit` on a mesh.
+
+A batch arrives as `[devices, parts, rows, ...]`; rows of one event are never split over the first
+two axes, so the result does not depend on how many there are.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ..names import check_option
+from .settings import ParallelSettings
+
+# First match wins; a dimension that its axis does not divide stays whole. Scanned layers put the
+# layer axis first.
+SHARDING_RULES: tuple[tuple[str, PartitionSpec], ...] = (
+    (r"embedding", PartitionSpec("tensor", "fsdp")),
+    (r"(query|key|value|gate|up)\W.*kernel", PartitionSpec(None, "fsdp", "tensor")),
+    (r"(output|down)\W.*kernel", PartitionSpec(None, "tensor", "fsdp")),
+    (r"head\W.*kernel", PartitionSpec("fsdp", "tensor")),
+    (r".*", PartitionSpec()),
+)
+
+
+class Parallel:
+    """Where the state lives and how the update runs.
+
+    Attributes:
+      kind: "single", "pmap" or "mesh".
+      num_devices: shares a batch is split into.
+    """
+
+    def __init__(self, settings: ParallelSettings, devices: Sequence[jax.Device] | None = None):
+        check_option("parallel kind", settings.kind, ("auto", "single", "pmap", "mesh"))
+        devices = list(devices if devices is not None else jax.local_devices())
+        wanted = settings.devices or (1 if settings.kind == "single" else len(devices))
+        if wanted > len(devices):
+            raise ValueError(f"parallel.devices={wanted}, but only {len(devices)} are there")
+        if settings.kind == "single" and wanted != 1:
+            raise ValueError(f'parallel.kind="single" takes one device, got devices={wanted}')
+        self.devices = devices[:wanted]
+        self.num_devices = wanted
+        self.kind = settings.kind
+        if self.kind == "auto":
+            self.kind = "pmap" if wanted > 1 else "single"
+        if self.kind == "mesh":
+            model = settings.fsdp * settings.tensor
+            if wanted % model:
+                raise ValueError(
+                    f"{wanted} devices do not divide into fsdp={settings.fsdp} times "
+                    f"tensor={settings.tensor}"
+                )
+            grid = np.array(self.devices).reshape(wanted // model, settings.fsdp, settings.tensor)
+            self.mesh = Mesh(grid, ("data", "fsdp", "tensor"))
+
+    def place(self, state: Any) -> Any:
+        """Puts a state held as one copy where the update wants it."""
+        if self.kind == "pmap":
+            return jax.device_put_replicated(state, self.devices)
+        if self.kind == "mesh":
+            return jax.tree.map(jax.device_put, state, state_shardings(state, self.mesh))
+        return jax.device_put(state, self.devices[0])
+
+    def fetch(self, state: Any) -> Any:
+        """One numpy copy of a placed state."""
+        if self.kind == "pmap":
+            return jax.tree.map(lambda leaf: np.asarray(leaf.addressable_shards[0].data)[0], state)
+        return jax.tree.map(np.asarray, state)
+
+    def compile_update(self, make: Callable[[Any], Callable], objective: Any) -> Callable:
+        """`update(placed state, batch [devices, parts, ...]) -> (placed state, metrics)`.
+
+        Args:
+          make: `make(objective)` gives the per-device `update(state, batch, axis=None)`.
+          objective: the objective to train.
+        """
+        if self.kind == "pmap":
+            mapped = jax.pmap(
+                partial(make(objective), axis="data"),
+                axis_name="data",
+                devices=self.devices,
+                donate_argnums=0,
+            )
+
+            def run(state, batch):
+                state, metrics = mapped(state, batch)
+                return state, jax.tree.map(lambda leaf: leaf.addressable_shards[0].data[0], metrics)
+
+            return run
+        if self.kind == "mesh":
+            return self._compile_mesh(make, objective)
+        update = jax.jit(make(objective), donate_argnums=0)
+        return lambda state, batch: update(state, jax.tree.map(lambda leaf: leaf[0], batch))
+
+    def _compile_mesh(self, make: Callable, objective: Any) -> Callable:
+        update = make(SharedObjective(objective))
+        rows = NamedSharding(self.mesh, PartitionSpec(None, ("data", "fsdp", "tensor")))
+
+        @partial(jax.jit, donate_argnums=0)
+        def step(state, batch):
+            shardings = state_shardings(state, self.mesh)
+            batch = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), batch)
+            batch = jax.lax.with_sharding_constraint(batch, rows)
+            state, metrics = update(state, batch)
+            return jax.lax.with_sharding_constraint(state, shardings), metrics
+
+        return step
+
+
+class SharedObjective:
+    """An objective over shares `[shares, rows, ...]`, summed; how a mesh sees one part."""
+
+    def __init__(self, objective: Any):
+        self.objective = objective
+
+    def counts(self, batch: Any) -> Any:
+        """Counts over all shares."""
+        return jax.tree.map(lambda leaf: leaf.sum(0), jax.vmap(self.objective.counts)(batch))
+
+    def loss_given_counts(self, params: Any, batch: Any, counts: Any) -> Any:
+        """Loss and metrics summed over all shares."""
+        parts = jax.vmap(self.objective.loss_given_counts, in_axes=(None, 0, None))(
+            params, batch, counts
+        )
+        return jax.tree.map(lambda leaf: leaf.sum(0), parts)
+
+
+def state_shardings(state: Any, mesh: Mesh, rules: Sequence = SHARDING_RULES) -> Any:
+    """A NamedSharding for every array of `state`, by the first rule that matches its path."""
+
+    def place(path, leaf):
+        name = jax.tree_util.keystr(path)
+        spec = next(spec for pattern, spec in rules if re.search(pattern, name))
+        axes = tuple(spec)[: leaf.ndim] if len(spec) <= leaf.ndim else ()
+        kept = [
+            axis if axis is not None and leaf.shape[i] % mesh.shape[axis] == 0 else None
+            for i, axis in enumerate(axes)
+        ]
+        return NamedSharding(mesh, PartitionSpec(*kept))
+
+    return jax.tree_util.tree_map_with_path(place, state)

@@ -1,0 +1,135 @@
+"""The files of a run: config, metrics, timings, samples, summary, checkpoints.
+
+Lines are appended as the run goes; whole files are replaced by rename, so nothing half-written stays.
+"""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .settings import differences
+
+LINE_FILES = ("metrics.jsonl", "timings.jsonl", "samples.jsonl")
+
+
+class RunDirectory:
+    """`runs/<name>/`: `config.json`, `metrics.jsonl`, `timings.jsonl`, `samples.jsonl`,
+    `summary.json`, `tables.json`, `checkpoints/`, `policy/`, `report.html`.
+
+    Wall-clock figures live in `timings.jsonl` alone, so that the other files of two runs of one
+    config are equal byte for byte.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: str | os.PathLike, config: Mapping) -> "RunDirectory":
+        """A new run.
+
+        Raises:
+          FileExistsError: the directory exists and holds something.
+        """
+        directory = cls(path)
+        if directory.path.exists() and any(directory.path.iterdir()):
+            raise FileExistsError(
+                f"run directory {directory.path} exists. Give another name (--run=<name>), go on "
+                "with it (--resume), or remove it."
+            )
+        directory.path.mkdir(parents=True, exist_ok=True)
+        directory.write_json("config.json", config)
+        return directory
+
+    @classmethod
+    def resume(
+        cls, path: str | os.PathLike, config: Mapping, allow_change: tuple[str, ...] = ()
+    ) -> "RunDirectory":
+        """An existing run, whose config must equal `config` but for the keys in `allow_change`.
+
+        Raises:
+          FileNotFoundError: there is no such run.
+          ValueError: the config differs; every difference is listed.
+        """
+        directory = cls(path)
+        if not (directory.path / "config.json").exists():
+            raise FileNotFoundError(f"no run to resume at {directory.path} (no config.json there)")
+        changed = differences(directory.read_json("config.json"), config)
+        unexpected = {key: pair for key, pair in changed.items() if key not in allow_change}
+        if unexpected:
+            lines = "".join(f"\n  {k}: {old!r} -> {new!r}" for k, (old, new) in unexpected.items())
+            raise ValueError(
+                f"the config differs from the one {directory.path} was started with:{lines}\n"
+                f"Restore the old values or pass --allow_change={','.join(unexpected)}."
+            )
+        if changed:
+            directory.write_json("config.json", config)
+        return directory
+
+    def append(self, name: str, record: Mapping[str, Any]) -> None:
+        """Adds one JSON line. Non-finite floats are refused: a run stops before it logs them."""
+        line = json.dumps(_plain(record), allow_nan=False)
+        with open(self.path / name, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def lines(self, name: str) -> list[dict]:
+        """All complete lines of a file; a half-written last line is left out."""
+        path = self.path / name
+        if not path.exists():
+            return []
+        records = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return records
+
+    def keep_lines(self, keep: Any) -> None:
+        """Drops from every line file the records for which `keep(record)` is false."""
+        for name in LINE_FILES:
+            if (self.path / name).exists():
+                kept = [record for record in self.lines(name) if keep(record)]
+                text = "".join(json.dumps(record) + "\n" for record in kept)
+                self._replace(name, text)
+
+    def write_json(self, name: str, content: Mapping) -> None:
+        """Replaces a JSON file as a whole."""
+        self._replace(name, json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")
+
+    def read_json(self, name: str, default: Any = None) -> Any:
+        """Content of a JSON file, or `default` where there is none."""
+        path = self.path / name
+        if not path.exists() and default is not None:
+            return default
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    def _replace(self, name: str, text: str) -> None:
+        handle, temporary = tempfile.mkstemp(dir=self.path, prefix=f".{name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, self.path / name)
+
+
+def _plain(value: Any) -> Any:
+    """JSON types only: array scalars become numbers, tuples lists."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        return value.item()
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    return value
+
+
+def nonfinite(record: Mapping[str, Any]) -> str | None:
+    """Name of the first entry of `record` that is NaN or infinite, or None."""
+    for name, value in record.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            return name
+    return None

@@ -1,0 +1,228 @@
+"""The typed form of a config: one frozen dataclass a section, every field read by the code.
+
+A config file returns an `ml_collections.ConfigDict` with these sections and fields. `read_settings`
+turns it into `Settings` and refuses what it does not know, with the nearest name, and what has the
+wrong type, with both types. A field that no code reads fails a test, so an option that exists works.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from ..names import unknown
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicySettings:
+    """Where the policy comes from: a directory, or "fresh" for a new decoder of the sizes below."""
+
+    source: str = "fresh"
+    vocab_size: int = 512
+    hidden_size: int = 64
+    num_layers: int = 2
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    intermediate_size: int = 256
+    compute_dtype: str = "float32"
+    remat: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class DomainSettings:
+    """The task and its rules; every field beside `name` is handed to the domain."""
+
+    name: str = "kuhn"
+    hands: int = 1
+    faithful: bool = False
+    on_invalid: str = "fallback"
+    invalid_penalty: float = 1.0  # subtracted from the reward for an unparsable reply
+    collusion: str = "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class SftSettings:
+    """Supervised warm start on the domain's expert traces. `steps = 0` leaves the stage out."""
+
+    steps: int = 200
+    learning_rate: float = 1e-3
+    warmup_steps: int = 10
+    final_learning_rate: float = 1e-4
+    batch_size: int = 64  # decisions a step
+    num_decisions: int = 8000  # decisions in the data set
+    data_seed: int = 42
+
+
+@dataclasses.dataclass(frozen=True)
+class SepoSettings:
+    """The reward of SEPO and what is played to measure it. `steps = 0` leaves the stage out.
+
+    An empty pool tuple stands for all opponents that the domain names in that pool; "best_response"
+    among the exploiters is the exact best response to the policy, computed anew at every step.
+    """
+
+    steps: int = 100
+    learning_rate: float = 3e-4
+    warmup_steps: int = 0
+    final_learning_rate: float = 0.0
+    exploitability_weight: float = 1.5
+    collusion_weight: float = 0.0
+    externality_weight: float = 0.0
+    credit: str = "credited"
+    train_pool: tuple = ()
+    exploiter_pool: tuple = ("best_response",)
+    collusive_pool: tuple = ()
+    groups_per_opponent: int = 12  # initial states dealt to each opponent a step
+    rollouts_per_group: int = 8  # episodes that share one initial state
+    group_by: str = "deal"  # "deal": same opponent and initial state; "opponent": same opponent
+
+
+@dataclasses.dataclass(frozen=True)
+class AlgorithmSettings:
+    """A row of the algorithm table by name, and fields of that row to replace."""
+
+    name: str = "grpo"
+    overrides: Mapping = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerSettings:
+    """AdamW behind a global-norm clip; the same optimizer serves both stages."""
+
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    max_gradient_norm: float = 1.0
+    micro_batches: int = 1  # parts a batch is split into on each device
+    updates_per_batch: int = 1
+    on_nonfinite: str = "stop"  # "stop" ends the run; "skip" drops the update and counts it
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutSettings:
+    """Generation and the rows it is packed into."""
+
+    slots: int = 128
+    max_action_tokens: int = 8
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    exchange_interval: int = 4  # tokens decoded between two visits of the host
+    row_length: int = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelSettings:
+    """How the update is spread: "single", "pmap", "mesh", or "auto" (pmap on several devices)."""
+
+    kind: str = "auto"
+    devices: int = 0  # 0 = all local devices
+    fsdp: int = 1  # devices on the fsdp axis of a mesh
+    tensor: int = 1  # devices on the tensor axis of a mesh
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSettings:
+    """Exact evaluation every so many steps; match play at the end of every stage."""
+
+    every: int = 10
+    match_episodes: int = 200  # episodes against each opponent of each pool
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointSettings:
+    """Steps between checkpoints, and how many of a stage are kept."""
+
+    every: int = 50
+    keep: int = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """A whole run."""
+
+    name: str = "run"
+    seed: int = 0
+    objective: str = ""  # "my_module:my_function" for an own loss or algorithm
+    policy: PolicySettings = PolicySettings()
+    domain: DomainSettings = DomainSettings()
+    sft: SftSettings = SftSettings()
+    sepo: SepoSettings = SepoSettings()
+    algorithm: AlgorithmSettings = AlgorithmSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    parallel: ParallelSettings = ParallelSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+
+
+def read_settings(config: Any) -> Settings:
+    """`Settings` of a ConfigDict, a mapping, or Settings itself.
+
+    Raises:
+      ValueError: unknown field (the nearest is offered) or a value of the wrong type.
+    """
+    if isinstance(config, Settings):
+        return config
+    return _read(Settings, config.to_dict() if hasattr(config, "to_dict") else config, "config")
+
+
+def _read(section: type, values: Any, where: str) -> Any:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{where} must be a section with fields, got {values!r}")
+    fields = {field.name: field for field in dataclasses.fields(section)}
+    for name in values:
+        if name not in fields:
+            raise unknown(f"field of {where}", name, fields)
+    hints = typing.get_type_hints(section)
+    read = {
+        name: _convert(hints[name], value, f"{where}.{name}") for name, value in values.items()
+    }
+    return section(**read)
+
+
+def _convert(kind: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return _read(kind, value, where)
+    if kind is Mapping or isinstance(kind, types.GenericAlias):
+        if isinstance(value, Mapping):
+            return dict(value)
+    elif kind is tuple and isinstance(value, list | tuple):
+        return tuple(value)
+    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    elif kind is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    elif kind in (str, bool) and isinstance(value, kind):
+        return value
+    expected = getattr(kind, "__name__", str(kind))
+    raise ValueError(f"{where} must be a {expected}, got {value!r} of type {type(value).__name__}")
+
+
+def to_dict(settings: Settings) -> dict:
+    """Plain nested dictionary of `settings`, as `config.json` holds it."""
+    return dataclasses.asdict(settings)
+
+
+def flatten(tree: Mapping, prefix: str = "") -> dict[str, Any]:
+    """Nested mapping to flat dotted keys; lists become tuples so that JSON round trips compare."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = tuple(value) if isinstance(value, list) else value
+    return flat
+
+
+def differences(old: Mapping, new: Mapping) -> dict[str, tuple[Any, Any]]:
+    """Dotted keys whose values differ between two configs, with both values."""
+    left, right = flatten(old), flatten(new)
+    keys = sorted(left.keys() | right.keys())
+    return {
+        key: (left.get(key, "(absent)"), right.get(key, "(absent)"))
+        for key in keys
+        if left.get(key, "(absent)") != right.get(key, "(absent)")
+    }
