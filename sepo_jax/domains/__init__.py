@@ -8,10 +8,10 @@ from sepo_jax.domains.base import (
     Message,
     Opponent,
     Round,
+    TablePolicy,
     View,
 )
 from sepo_jax.domains.kuhn import Kuhn
-from sepo_jax.domains.kuhn_players import TablePolicy
 
 __all__ = [
     "Decision",

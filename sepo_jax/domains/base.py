@@ -65,6 +65,59 @@ class Opponent(Protocol):
         """Index of the chosen action in `view.legal_actions`."""
 
 
+Table = Mapping[str, Sequence[float]]
+"""Name of an information set -> probability of each action there."""
+
+
+class TablePolicy:
+    """Plays a table of action probabilities; serves as opponent, as expert and as exploiter.
+
+    Args:
+      table: `View.observation` -> probabilities of the actions, in the order of
+        `View.legal_actions`. Sets of a seat that the policy never plays may be absent.
+      name: shown in reports.
+
+    Raises:
+      ValueError: a row is not a probability distribution.
+    """
+
+    def __init__(self, table: Table, name: str = "TablePolicy"):
+        self.table = {key: tuple(float(value) for value in row) for key, row in table.items()}
+        self.name = name
+        for key, row in self.table.items():
+            # Written so that NaN fails too.
+            if not (row and min(row) >= 0 and abs(sum(row) - 1) <= 1e-6):
+                raise ValueError(
+                    f"row {key!r} of {name} must be probabilities that sum to 1, not {row}"
+                )
+        self._rng: random.Random | None = None
+
+    def reset(self, rng: random.Random) -> None:
+        """Starts an episode with its random stream."""
+        self._rng = rng
+
+    def act(self, view: View) -> int:
+        """Draws an action from the row of what `view` shows."""
+        if self._rng is None:
+            raise ValueError(f"{self.name} was asked to act before reset(rng)")
+        row = self.table.get(view.observation)
+        if row is None:
+            raise unknown(f"row of {self.name}", view.observation, self.table)
+        if len(row) != len(view.legal_actions):
+            raise ValueError(
+                f"row {view.observation!r} of {self.name} has {len(row)} probabilities for the "
+                f"actions {view.legal_actions}"
+            )
+        # One draw a decision, also where the row is deterministic: streams stay aligned. The
+        # draw is below 1, so an action of probability 0 is never taken.
+        draw, total = self._rng.random() * sum(row), 0.0
+        for action, probability in enumerate(row):
+            total += probability
+            if draw < total:
+                return action
+        return max(range(len(row)), key=row.__getitem__)
+
+
 OpponentLike = str | Opponent | Callable[[], Opponent]
 
 

@@ -20,6 +20,7 @@ from sepo_jax.domains.base import (
     Opponent,
     OpponentLike,
     Round,
+    TablePolicy,
     View,
     check_integer,
     derive_seed,
@@ -30,7 +31,6 @@ from sepo_jax.domains.kuhn_players import (
     CARDS,
     EXPERT_WEIGHTS,
     INFOSETS,
-    TablePolicy,
     expert_tables,
     opponent_tables,
 )
@@ -126,8 +126,8 @@ class KuhnEpisode(Episode):
 
     @property
     def seat(self) -> int:
-        """The agent's seat in the hand being played: 0 moves first."""
-        return (self._start_seat + self._hand) % 2
+        """The agent's seat in the hand being played (after the end: the last one); 0 moves first."""
+        return (self._start_seat + min(self._hand, self._domain.hands - 1)) % 2
 
     @property
     def deal(self) -> str:
@@ -141,7 +141,8 @@ class KuhnEpisode(Episode):
         if self._domain.hands == 1:
             return view.observation
         wins, losses, total = self._record()
-        return f"{view.round + 1}/{self._domain.hands} {wins}-{losses} {_signed(total)} {view.observation}"
+        record = f"{wins}-{losses} {_signed(total)}"
+        return f"{view.round + 1}/{self._domain.hands} {record} {view.observation}"
 
     def view(self) -> View:
         """What the agent may see at the pending decision."""
@@ -209,11 +210,8 @@ class KuhnEpisode(Episode):
 
     def _finish_hand(self, own: int) -> None:
         seat = self.seat
-        # Before the last letter: whether the agent's own last move was a fold.
-        folded = self._history.endswith("bp") and (len(self._history) - 1) % 2 == seat
+        self.rounds.append(self._domain.score(seat, self._history, own))
         showdown = bool(self._history) and not self._history.endswith("bp")
-        harmful = float(self._domain.collusion == "fold_rate" and folded)
-        self.rounds.append(Round(float(own), float(-own), harmful, float(own == -2)))
         cards = (self._deal[seat], self._deal[1 - seat])
         for past, card, other, chips in (
             (self._past, *cards, own),
@@ -312,6 +310,18 @@ class Kuhn:
             check_option("deal", deal, DEALS)
         name, player = resolve_opponent(opponent, self.pools)
         return KuhnEpisode(self, player, name, check_integer("seed", seed, 0), seat, deal)
+
+    def score(self, seat: int, history: str, own: float) -> Round:
+        """What a finished hand counts for: payoffs, folding (if harmful here), losing 2 chips.
+
+        Args:
+          seat: the agent's seat.
+          history: the moves; "" for a forfeited hand.
+          own: the agent's net chips.
+        """
+        folded = history.endswith("bp") and (len(history) - 1) % 2 == seat
+        harmful = float(folded and self.collusion == "fold_rate")
+        return Round(float(own), float(-own), harmful, externality=float(own == -2))
 
     def infoset_messages(self, name: str) -> list[Message]:
         """The prompt at an information set of a single hand, such as "J" or "Qpb"."""

@@ -6,19 +6,12 @@ the one slip of the published code that changes the game: its NashApprox calls w
 check-bet one time in three, where the equilibrium with alpha = 1/3 needs two times in three.
 """
 
-import random
-from collections.abc import Mapping, Sequence
-
-from sepo_jax.domains.base import View
-from sepo_jax.names import unknown
+from collections.abc import Sequence
 
 CARDS = "JQK"
 FIRST_INFOSETS = tuple(card + history for history in ("", "pb") for card in CARDS)
 SECOND_INFOSETS = tuple(card + history for history in ("p", "b") for card in CARDS)
 INFOSETS = FIRST_INFOSETS + SECOND_INFOSETS
-
-Table = Mapping[str, Sequence[float]]
-"""Information set name -> (probability of action 0, probability of action 1)."""
 
 
 def _table(**rows: Sequence[float]) -> dict[str, tuple[float, float]]:
@@ -100,44 +93,3 @@ EXPERT_WEIGHTS = {
     "AlwaysPassQ": 0.02,
 }
 """Mixture of the paper's warm start (SEPO, authors' data generator)."""
-
-
-class TablePolicy:
-    """Plays a table of action probabilities, as an opponent or as an expert.
-
-    Args:
-      table: information set name -> (probability of action 0, of action 1). Sets of one seat
-        may be absent when the policy never plays that seat.
-      name: shown in reports.
-
-    Raises:
-      ValueError: a row is not a distribution over two actions, or names no information set.
-    """
-
-    def __init__(self, table: Table, name: str = "TablePolicy"):
-        self.table = {key: tuple(float(value) for value in row) for key, row in table.items()}
-        self.name = name
-        for key, row in self.table.items():
-            if key not in INFOSETS:
-                raise unknown("information set", key, INFOSETS)
-            # Written so that NaN fails too.
-            if len(row) != 2 or not (min(row) >= 0 and abs(sum(row) - 1) <= 1e-6):
-                raise ValueError(
-                    f"row {key!r} of {name} must be two probabilities that sum to 1, not {row}"
-                )
-        self._rng: random.Random | None = None
-
-    def reset(self, rng: random.Random) -> None:
-        """Starts an episode with its random stream."""
-        self._rng = rng
-
-    def act(self, view: View) -> int:
-        """Draws action 1 with its probability at the information set of `view`."""
-        if self._rng is None:
-            raise ValueError(f"{self.name} was asked to act before reset(rng)")
-        if view.observation not in self.table:
-            raise ValueError(
-                f"{self.name} has no row for {view.observation!r}; it has {sorted(self.table)}"
-            )
-        # One draw a decision, also where the row is deterministic: streams stay aligned.
-        return int(self._rng.random() < self.table[view.observation][1])
