@@ -16,7 +16,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from ..policy import Policy, Sampling, sample_tokens, token_key
+from ..policy import Policy, Sampling, sample_tokens, token_key, token_uniform
 
 
 class SlotState(NamedTuple):
@@ -25,7 +25,7 @@ class SlotState(NamedTuple):
     Attributes:
       cache: the policy's cache with S slots.
       logits: float32 [S, V], of the next token.
-      keys: [S], key of the episode in the slot.
+      keys: uint32 [S, 2], key of the episode in the slot.
       token_index: int32 [S], index of the next token within its episode's stream of keys.
       decoding: bool [S], whether the slot is in the middle of an action.
       count: int32 [S], tokens of the action so far.
@@ -49,7 +49,7 @@ def init_slots(policy: Policy, num_slots: int, capacity: int, max_action_tokens:
     return SlotState(
         cache=policy.init_cache(num_slots, capacity),
         logits=jnp.zeros((num_slots, policy.config.vocab_size), jnp.float32),
-        keys=jax.random.split(jax.random.key(0), num_slots),
+        keys=jnp.zeros((num_slots, 2), jnp.uint32),
         token_index=jnp.zeros(num_slots, jnp.int32),
         decoding=jnp.zeros(num_slots, bool),
         count=jnp.zeros(num_slots, jnp.int32),
@@ -91,7 +91,7 @@ def admit(
     )
     taken = source >= 0
     index = jnp.maximum(source, 0)
-    fresh = jax.vmap(token_key)(key_ids[:, 0], key_ids[:, 1], key_ids[:, 2], key_ids[:, 3])
+    fresh = token_key(*key_ids[:, :4].T)
 
     def place(old, new):
         mask = taken.reshape((num_slots,) + (1,) * (old.ndim - 1))
@@ -100,7 +100,7 @@ def admit(
     return state._replace(
         cache=jax.tree.map(place, state.cache, prompt_cache),
         logits=jnp.where(taken[:, None], logits[index], state.logits),
-        keys=jnp.where(taken, fresh, state.keys),
+        keys=jnp.where(taken[:, None], fresh, state.keys),
         token_index=jnp.where(taken, key_ids[:, 4], state.token_index),
         decoding=state.decoding | taken,
         count=jnp.where(taken, 0, state.count),
@@ -128,8 +128,7 @@ def decode(
     ends = jnp.asarray(end_ids, jnp.int32)
 
     def one_token(_, state: SlotState) -> SlotState:
-        keys = jax.vmap(jax.random.fold_in)(state.keys, state.token_index)
-        uniform = jax.vmap(lambda key: jax.random.uniform(key))(keys)
+        uniform = token_uniform(state.keys, state.token_index)
         sampled = sample_tokens(uniform, state.logits, sampling)
         active = state.decoding
         here = active[:, None] & (jnp.arange(limit)[None] == state.count[:, None])

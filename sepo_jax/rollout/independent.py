@@ -103,7 +103,6 @@ def _build(episodes, sampled, groups, share_prompts) -> Forest:
                 is_action=True,
                 behavior_logp=completion.logp,
                 entropy=completion.entropy,
-                group=groups[index],
                 episode=index,
                 turn=decision.round,
                 event=event,

@@ -100,12 +100,10 @@ class RunDirectory:
         """Replaces a JSON file as a whole."""
         self._replace(name, json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")
 
-    def read_json(self, name: str, default: Any = None) -> Any:
-        """Content of a JSON file, or `default` where there is none."""
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Content of a JSON file, empty where there is none."""
         path = self.path / name
-        if not path.exists() and default is not None:
-            return default
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     def _replace(self, name: str, text: str) -> None:
         handle, temporary = tempfile.mkstemp(dir=self.path, prefix=f".{name}.")

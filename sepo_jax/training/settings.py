@@ -27,6 +27,7 @@ class PolicySettings:
     intermediate_size: int = 256
     compute_dtype: str = "float32"
     remat: bool = False
+    value_head: bool = False  # a critic, which PPO needs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,11 +6,8 @@ from typing import Any, NamedTuple
 import chex
 import numpy as np
 
-from ..algorithms import Algorithm
-from ..credit import prepare
 from ..evaluation import policy_table
 from ..forest import Forest, ForestBuilder
-from ..losses import Mean
 from ..names import unknown
 from ..policy import Policy, Sampling, render
 from ..rollout import decision_segments, play
@@ -29,12 +26,12 @@ class StepData(NamedTuple):
     """What a stage hands to the loop.
 
     Attributes:
-      batch: packed rows `[parts, rows, ...]`, advantages filled in.
+      forest: the segments of this step, with their rewards.
       metrics: averages of this step's data.
       samples: a few records for `samples.jsonl`.
     """
 
-    batch: Any
+    forest: Forest
     metrics: dict[str, Any]
     samples: list[dict]
 
@@ -48,8 +45,8 @@ class SftStage:
 
     name = "sft"
 
-    def __init__(self, settings: Settings, policy: Policy, domain: Any, algorithm: Algorithm):
-        self.settings, self.policy, self.algorithm = settings, policy, algorithm
+    def __init__(self, settings: Settings, policy: Policy, domain: Any):
+        self.settings = settings
         traces = domain.expert_traces(settings.sft.num_decisions, settings.sft.data_seed)
         examples = [encode_example(policy, messages, reply) for messages, reply in traces]
         held_out = max(len(examples) // 5, 1)
@@ -62,8 +59,8 @@ class SftStage:
                 "give at least 2"
             )
 
-    def data(self, step: int, params: chex.ArrayTree, parts: int) -> StepData:
-        """The batch of one step."""
+    def data(self, step: int, params: chex.ArrayTree) -> StepData:
+        """The decisions of one step."""
         size = self.settings.sft.batch_size
         chosen = []
         for position in range(step * size, (step + 1) * size):
@@ -73,18 +70,7 @@ class SftStage:
                     len(self.training)
                 )
             chosen.append(self.training[order[index]])
-        batch, metrics = self._prepare(chosen, parts)
-        return StepData(batch, metrics, [])
-
-    def validation_batch(self, parts: int) -> Any:
-        """The held-out decisions, packed."""
-        return self._prepare(self.validation, parts)[0]
-
-    def _prepare(self, examples, parts):
-        forest = supervised_forest(examples)
-        return prepare(
-            self.algorithm, forest, row_length=self.settings.rollout.row_length, parts=parts
-        )
+        return StepData(supervised_forest(chosen), {}, [])
 
 
 def encode_example(policy: Policy, messages, reply: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -101,8 +87,7 @@ def supervised_forest(examples: Sequence[tuple[Sequence[int], Sequence[int]]]) -
     for prompt, reply in examples:
         if prompt not in roots:
             roots[prompt] = builder.add(prompt, group=len(roots))
-        group = list(roots).index(prompt)
-        builder.add(reply, parent=roots[prompt], is_action=True, reward=1.0, group=group)
+        builder.add(reply, parent=roots[prompt], is_action=True, reward=1.0)
     return builder.build()
 
 
@@ -111,11 +96,8 @@ class SepoStage:
 
     name = "sepo"
 
-    def __init__(
-        self, settings: Settings, policy: Policy, domain: Any, algorithm: Algorithm, game: Any
-    ):
-        self.settings, self.policy, self.domain = settings, policy, domain
-        self.algorithm, self.game = algorithm, game
+    def __init__(self, settings: Settings, policy: Policy, domain: Any, game: Any):
+        self.settings, self.policy, self.domain, self.game = settings, policy, domain, game
         sepo = settings.sepo
         self.weights = SepoWeights(
             sepo.exploitability_weight, sepo.collusion_weight, sepo.externality_weight
@@ -137,8 +119,8 @@ class SepoStage:
                 raise unknown(f"opponent of the {pool} pool", name, known + special)
         return tuple(chosen) or known
 
-    def data(self, step: int, params: chex.ArrayTree, parts: int) -> StepData:
-        """Plays the episodes of one step and packs them with their advantages."""
+    def data(self, step: int, params: chex.ArrayTree) -> StepData:
+        """Plays the episodes of one step and rewards their decisions."""
         settings, sepo = self.settings, self.settings.sepo
         episodes, pools, groups = self._episodes(step, params)
         forest = play(
@@ -159,12 +141,9 @@ class SepoStage:
         forest = reward_decisions(
             forest, episodes, rewards, settings.domain.invalid_penalty
         )
-        batch, metrics = prepare(
-            self.algorithm, forest, row_length=settings.rollout.row_length, parts=parts
-        )
-        metrics = {**metrics, **summarize(arrays, episodes, self.weights, scale)}
+        metrics = summarize(arrays, episodes, self.weights, scale)
         samples = [sample_record(self.name, step, episode) for episode in episodes[::97][:4]]
-        return StepData(batch, metrics, samples)
+        return StepData(forest, metrics, samples)
 
     def _episodes(self, step: int, params: chex.ArrayTree):
         sepo = self.settings.sepo
@@ -200,22 +179,11 @@ class SepoStage:
 
 
 def training_sampling(settings: Settings) -> Sampling:
-    """The sampler of training: the full softmax at one temperature, so that what is scored in the
-    update is what was sampled.
-
-    Raises:
-      ValueError: top-k or top-p, under which the two would differ.
-    """
+    """The sampler of training; ValueError for one whose tokens the update could not score."""
     rollout = settings.rollout
-    for name, value, neutral in (("top_k", rollout.top_k, 0), ("top_p", rollout.top_p, 1.0)):
-        if value != neutral:
-            raise ValueError(
-                f"rollout.{name}={value} truncates the distribution that the update scores in "
-                f"full; train with {name}={neutral} and use it in evaluation only"
-            )
-    if rollout.temperature <= 0:
-        raise ValueError(f"rollout.temperature must be positive, got {rollout.temperature}")
-    return Sampling(temperature=rollout.temperature)
+    sampling = Sampling(rollout.temperature, rollout.top_k, rollout.top_p)
+    sampling.check_trainable()
+    return sampling
 
 
 def reward_decisions(
@@ -257,7 +225,3 @@ def sample_record(stage: str, step: int, episode: Any) -> dict:
         ],
     }
 
-
-def mean_value(value: Any) -> float:
-    """A metric as a float, whether it came as a Mean or a number."""
-    return float(value.value) if isinstance(value, Mean) else float(value)

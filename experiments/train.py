@@ -1,0 +1,45 @@
+"""Trains a policy by a config file and judges it exactly.
+
+    python experiments/train.py --config=configs/sepo/kuhn.py --run=my_run
+    python experiments/train.py --config=configs/sepo/kuhn.py --config.seed=1
+    python experiments/train.py --config=configs/saved.py:runs/my_run/config.json --run=again
+    python experiments/train.py --config=configs/sepo/kuhn.py --run=my_run --resume
+
+Everything a run writes lies in `<runs>/<run>/`; the last lines printed are its summary.
+"""
+
+import json
+from pathlib import Path
+
+from absl import flags
+from ml_collections import config_flags
+
+from sepo_jax.training import train
+from sepo_jax.training.command_line import run_main
+
+CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
+RUN = flags.DEFINE_string("run", "", "name of the run; default: the config's name and seed")
+RUNS = flags.DEFINE_string("runs", "runs", "directory of all runs")
+RESUME = flags.DEFINE_bool("resume", False, "go on with a run that was interrupted")
+ALLOW_CHANGE = flags.DEFINE_list("allow_change", [], "config keys that may differ at --resume")
+DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
+
+
+def main() -> None:
+    """Runs the training and prints its summary."""
+    if CONFIG.value is None:
+        raise ValueError("give a config file: --config=configs/sepo/kuhn.py")
+    config = CONFIG.value
+    name = RUN.value or f"{config.name}_seed{config.seed}"
+    run = train(
+        config,
+        run_directory=Path(RUNS.value) / name,
+        resume=RESUME.value,
+        allow_change=tuple(ALLOW_CHANGE.value),
+    )
+    print(f"report: {run.directory / 'report.html'}")
+    print(json.dumps(run.summary, indent=1))
+
+
+if __name__ == "__main__":
+    run_main(main)

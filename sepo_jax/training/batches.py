@@ -1,0 +1,111 @@
+"""From a forest to the batch of an update: packing, scores of other policies, credit."""
+
+from functools import partial
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..algorithms import Algorithm
+from ..credit import assign_credit
+from ..forest import Batch, Forest, batch_sizes, fill, pack
+from ..losses import Mean
+from ..policy import Policy, TokenScores
+from .settings import Settings
+
+
+class BatchMaker:
+    """Packs forests to repeating shapes and fills in what the objective needs.
+
+    Attributes:
+      reference: parameters that KL terms refer to.
+      sizes: largest batch sizes so far; later batches are padded up to them, so that the update
+        compiles for few shapes.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        policy: Policy,
+        algorithm: Algorithm,
+        num_devices: int,
+        reference: chex.ArrayTree,
+    ):
+        self.settings, self.policy, self.algorithm = settings, policy, algorithm
+        self.num_devices, self.reference = num_devices, reference
+        self.sizes: dict[str, int] = {}
+
+    def make(self, forest: Forest, params: chex.ArrayTree) -> tuple[Batch, dict[str, Mean]]:
+        """`[devices, parts, rows, ...]` with advantages, and the metrics of credit assignment.
+
+        Args:
+          forest: segments with rewards.
+          params: current parameters, for the critic's values.
+        """
+        micro = self.settings.optimizer.micro_batches
+        batch = pack(
+            forest,
+            row_length=self.settings.rollout.row_length,
+            parts=self.num_devices * micro,
+            at_least=self.sizes,
+        )
+        self.sizes = batch_sizes(batch)
+        known: dict[str, np.ndarray] = {}
+        if self.algorithm.kl_weight:
+            scores = self._score(self.reference, batch)
+            known["reference_logp"] = to_tokens(batch, scores.logp, forest)
+        if self.algorithm.baseline == "critic":
+            scores = self._score(params, batch)
+            if scores.value is None:
+                raise ValueError(
+                    f"algorithm {self.algorithm.name!r} needs a critic: set policy.value_head=True"
+                )
+            known["value"] = to_tokens(batch, scores.value, forest)
+        credit = assign_credit(
+            self.algorithm,
+            forest,
+            values=known.get("value"),
+            reference_logp=known.get("reference_logp"),
+        )
+        batch = fill(batch, **known, **credit.arrays())
+        shape = (self.num_devices, micro)
+        batch = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), batch)
+        return batch, credit.metrics
+
+    def _score(self, params: chex.ArrayTree, batch: Batch) -> TokenScores:
+        temperature = self.settings.rollout.temperature
+        return jax.device_get(score_parts(self.policy, params, batch, temperature))
+
+
+@partial(jax.jit, static_argnames="policy")
+def score_parts(policy: Policy, params: chex.ArrayTree, batch: Batch, temperature) -> TokenScores:
+    """`policy.log_probs` of a batch `[parts, rows, ...]`, one part after another."""
+
+    def score(part: Batch) -> TokenScores:
+        return policy.log_probs(
+            params,
+            part.tokens,
+            part.positions,
+            part.segment,
+            part.ancestors,
+            part.source,
+            part.target,
+            temperature=temperature,
+        )
+
+    return jax.lax.map(score, jax.tree.map(jnp.asarray, batch))
+
+
+def to_tokens(batch: Batch, values: np.ndarray, forest: Forest) -> np.ndarray:
+    """Brings scores of packed action tokens [..., A] back to the forest's tokens, float32 [T]."""
+    tokens = np.zeros(forest.num_tokens, np.float32)
+    index, real = np.asarray(batch.token_index), np.asarray(batch.primary)
+    tokens[index[real]] = np.asarray(values)[real]
+    return tokens
+
+
+def read_value(value: Any) -> float:
+    """A metric as a float, whether it came as a Mean or a number."""
+    return float(value.value) if isinstance(value, Mean) else float(value)

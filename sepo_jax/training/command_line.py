@@ -1,0 +1,118 @@
+"""What the mains share: overrides checked by name before any flag is parsed, errors in one line."""
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+
+from ..names import unknown
+
+
+def check_overrides(arguments: Sequence[str]) -> None:
+    """Refuses `--config.<path>=...` for a path that the config file does not have.
+
+    Args:
+      arguments: the command line, program name first; flag files in it are read.
+
+    Raises:
+      ValueError: an unknown path, with the nearest name; or a config file without `get_config`.
+      FileNotFoundError: no such config file.
+    """
+    arguments = flags.FLAGS.read_flags_from_files(list(arguments))
+    config = None
+    for index, argument in enumerate(arguments):
+        match = re.fullmatch(r"--?config(?:=(.*))?", argument)
+        if match:
+            value = match.group(1) if match.group(1) is not None else arguments[index + 1]
+            config = load_config(value)
+    if config is None:
+        return
+    for argument in arguments:
+        match = re.match(r"--?config\.([\w.\[\]]+)", argument)
+        if match:
+            _check_path(config, match.group(1))
+
+
+def load_config(value: str) -> Any:
+    """The ConfigDict of `path.py` or `path.py:argument`, as the `--config` flag reads it."""
+    path, _, argument = value.partition(":")
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no config file {path}; see configs/ for those that exist")
+    spec = importlib.util.spec_from_file_location("sepo_jax_config", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, "get_config"):
+        raise ValueError(f"config file {path} defines no get_config(argument)")
+    return module.get_config(argument) if ":" in value else module.get_config()
+
+
+def _check_path(config: Any, path: str) -> None:
+    here, walked = config, "config"
+    for part in re.split(r"[.\[]", path.replace("]", "")):
+        if not isinstance(here, Mapping) and not hasattr(here, "keys"):
+            raise ValueError(f"--config.{path}: {walked} is a value, not a section")
+        if part not in here:
+            raise unknown(f"field of {walked}", part, here.keys())
+        here, walked = here[part], f"{walked}.{part}"
+
+
+def parse_argument(argument: str | None, **defaults: Any) -> dict[str, Any]:
+    """Reads a config argument such as "policy=smollm2,runlocal" against typed defaults.
+
+    Args:
+      argument: comma-separated `key=value` pairs; a bare key of a boolean means True.
+      **defaults: allowed keys; a value is read as the type of its default.
+
+    Raises:
+      ValueError: an unknown key (the nearest is offered) or a value of the wrong type.
+    """
+    read = dict(defaults)
+    for item in filter(None, (part.strip() for part in (argument or "").split(","))):
+        key, equals, text = item.partition("=")
+        if key not in defaults:
+            raise unknown("config argument", key, defaults)
+        kind = type(defaults[key])
+        if kind is bool:
+            words = {"": True, "true": True, "1": True, "false": False, "0": False}
+            if text.lower() not in words or (equals and not text):
+                raise ValueError(f"config argument {key} takes true or false, got {text!r}")
+            read[key] = words[text.lower()]
+            continue
+        try:
+            read[key] = kind(text)
+        except ValueError:
+            raise ValueError(
+                f"config argument {key} must be a {kind.__name__}, got {text!r}"
+            ) from None
+        if not equals:
+            raise ValueError(f"config argument {key} needs a value: {key}=...")
+    return read
+
+
+def run_main(main: Callable[[], None]) -> None:
+    """Parses the flags and runs `main`; what users get wrong ends in one line and exit code 2."""
+    try:
+        check_overrides(sys.argv)
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(_one_line(error))
+
+    def guarded(arguments: Sequence[str]) -> None:
+        if len(arguments) > 1:
+            sys.exit(_one_line(ValueError(f"unexpected arguments {arguments[1:]}")))
+        try:
+            main()
+        except (ValueError, FileNotFoundError, FileExistsError) as error:
+            if flags.FLAGS.is_parsed() and "debug" in flags.FLAGS and flags.FLAGS.debug:
+                raise
+            sys.exit(_one_line(error))
+
+    app.run(guarded)
+
+
+def _one_line(error: Exception) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return 2

@@ -1,0 +1,119 @@
+"""Evaluation inside a run: exact after every few steps, match play at the end of a stage."""
+
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import chex
+import numpy as np
+
+from ..evaluation import play_matches, policy_table
+from ..games import nash_conv, solve_tree
+from ..policy import Policy, Sampling
+from .run_directory import RunDirectory
+from .settings import Settings
+from .setup import game_of
+
+PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "transformers", "numpy", "scipy")
+
+
+class Judge:
+    """Measures parameters and writes `summary.json` and `tables.json`.
+
+    Attributes:
+      game: the domain's compiled game, or None; without one only match play is measured.
+    """
+
+    def __init__(self, settings: Settings, policy: Policy, domain: Any, directory: RunDirectory):
+        self.settings, self.policy = settings, policy
+        self.domain, self.directory = domain, directory
+        self.game = game_of(domain)
+
+    def baselines(self, params: chex.ArrayTree) -> None:
+        """Uniform, best known and untrained figures, which every later one stands beside."""
+        figures: dict[str, Any] = {"seed": self.settings.seed, "commit": _commit()}
+        figures |= {f"versions/{name}": version(name) for name in PACKAGES}
+        if self.game is not None:
+            uniform = self.game.uniform_policy()
+            best = solve_tree(self.game)
+            figures["uniform/nash_conv"] = float(nash_conv(self.game, uniform))
+            figures["best_known/nash_conv"] = float(nash_conv(self.game, best.policy))
+            self._tables("uniform", np.asarray(uniform))
+            self._tables("best_known", np.asarray(best.policy))
+        self._summary(figures)
+        if self.game is not None and "untrained/nash_conv" not in self._read_summary():
+            self._exact_summary("untrained", params)
+
+    def exact(self, params: chex.ArrayTree) -> dict[str, float]:
+        """Exact NashConv and illegal mass of the policy's action table, as metrics."""
+        if self.game is None:
+            return {}
+        figures, _ = self._exact(params)
+        return {f"exact/{name}": value for name, value in figures.items()}
+
+    def final(self, stage: str, params: chex.ArrayTree) -> None:
+        """Exact figures and match play at the end of a stage, unless they are there already."""
+        if f"{stage}/safety" in self._read_summary():
+            return
+        if self.game is not None:
+            self._exact_summary(stage, params)
+        figures = play_matches(
+            self.policy,
+            params,
+            self.domain,
+            episodes=self.settings.evaluation.match_episodes,
+            seed=self.settings.seed,
+            weights=(
+                self.settings.sepo.exploitability_weight,
+                self.settings.sepo.collusion_weight,
+                self.settings.sepo.externality_weight,
+            ),
+            sampling=Sampling(self.settings.rollout.temperature),
+            slots=self.settings.rollout.slots,
+            max_action_tokens=self.settings.rollout.max_action_tokens,
+        )
+        self._summary({f"{stage}/{name}": value for name, value in figures.items()})
+
+    def _exact(self, params: chex.ArrayTree) -> tuple[dict[str, float], np.ndarray]:
+        table = policy_table(self.policy, params, self.game, self.domain)
+        probabilities = np.asarray(table.probabilities)
+        illegal = np.asarray(table.illegal_mass)
+        figures = {
+            "nash_conv": float(nash_conv(self.game, probabilities)),
+            "illegal_mass": float(illegal.mean()),
+            "max_illegal_mass": float(illegal.max()),
+        }
+        return figures, probabilities
+
+    def _exact_summary(self, stage: str, params: chex.ArrayTree) -> None:
+        figures, table = self._exact(params)
+        self._summary({f"{stage}/{name}": value for name, value in figures.items()})
+        self._tables(stage, table)
+
+    def _read_summary(self) -> dict:
+        return self.directory.read_json("summary.json")
+
+    def _summary(self, figures: dict[str, Any]) -> None:
+        self.directory.write_json("summary.json", self._read_summary() | figures)
+
+    def _tables(self, stage: str, table: np.ndarray) -> None:
+        rows = {name: row.tolist() for name, row in zip(self.game.infoset_names, table, strict=True)}
+        tables = self.directory.read_json("tables.json")
+        self.directory.write_json("tables.json", tables | {stage: rows})
+
+
+def _commit() -> str:
+    """Revision of the source the run was made with, or "unknown" outside a checkout."""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return found.stdout.strip()

@@ -1,0 +1,254 @@
+"""The whole run: warm start, reinforcement learning, exact evaluation, report.
+
+Every random choice derives from (seed, step), so a run that is stopped at any point and resumed
+from its last checkpoint is the run it would have been, bit for bit on CPU.
+"""
+
+import importlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import chex
+import jax
+from tqdm import tqdm
+
+from ..algorithms import Algorithm, get_algorithm
+from ..evaluation import write_report
+from ..objective import make_objective
+from ..policy import Policy, save_hf
+from .batches import BatchMaker, read_value
+from .checkpoints import Checkpoints
+from .judge import Judge
+from .parallel import Parallel
+from .run_directory import RunDirectory, nonfinite
+from .settings import Settings, read_settings, to_dict
+from .setup import make_domain, make_policy
+from .stages import SepoStage, SftStage
+from .update import TrainState, as_objective, init_state, make_optimizer, make_update
+
+_LOG = logging.getLogger(__name__)
+
+
+class NonFiniteError(RuntimeError):
+    """A loss, gradient or metric stopped being a finite number."""
+
+
+class Run(NamedTuple):
+    """What training returns.
+
+    Attributes:
+      policy, params: the trained policy.
+      summary: final figures by stage, as in `summary.json`.
+      directory: where the run's files lie.
+    """
+
+    policy: Policy
+    params: chex.ArrayTree
+    summary: dict[str, Any]
+    directory: Path
+
+
+def train(
+    config: Any,
+    objective: Any = None,
+    domain: Any = None,
+    *,
+    run_directory: str | Path | None = None,
+    resume: bool = False,
+    allow_change: tuple[str, ...] = (),
+    progress: bool = True,
+) -> Run:
+    """Runs every stage of a config: SFT, SEPO, evaluation, report.
+
+    Args:
+      config: a ConfigDict, mapping or `Settings`.
+      objective: for the reinforcement-learning stage, in place of the config's algorithm: an
+        `Algorithm`, or a function `(params, batch) -> (loss, metrics)`, which gets the policy as
+        `policy=` when it has such a parameter.
+      domain: an object like `domains.Kuhn`, in place of the one the config names.
+      run_directory: where to write; default `runs/<name>_seed<seed>`.
+      resume: go on with the run in that directory.
+      allow_change: dotted config keys that may differ from the interrupted run's.
+      progress: show progress bars.
+
+    Raises:
+      FileExistsError: the directory holds a run and `resume` is false.
+      FileNotFoundError: nothing to resume, or no such policy directory.
+      ValueError: an unknown or mistyped config field, or a config that differs at resume.
+      NonFiniteError: a metric became NaN or infinite; step and metric are named.
+    """
+    settings = read_settings(config)
+    path = Path(run_directory or Path("runs") / f"{settings.name}_seed{settings.seed}")
+    domain = domain if domain is not None else make_domain(settings.domain)
+    chosen = _choose_objective(settings, objective)
+    parallel = Parallel(settings.parallel)
+    if resume:
+        directory = RunDirectory.resume(path, to_dict(settings), allow_change)
+    else:
+        directory = RunDirectory.create(path, to_dict(settings))
+    policy, params = make_policy(settings, domain)
+    judge = Judge(settings, policy, domain, directory)
+    judge.baselines(params)
+    stages = []
+    if settings.sft.steps:
+        stages.append((SftStage(settings, policy, domain), settings.sft, get_algorithm("sft")))
+    if settings.sepo.steps:
+        stages.append((SepoStage(settings, policy, domain, judge.game), settings.sepo, chosen))
+    reference = None
+    for stage, numbers, goal in stages:
+        runner = StageRunner(settings, policy, directory, parallel, judge, progress)
+        params = runner.run(stage, numbers, goal, params, reference)
+        reference = params
+        judge.final(stage.name, params)
+    save_hf(directory.path / "policy", policy, params)
+    write_report(directory.path)
+    return Run(policy, params, directory.read_json("summary.json"), directory.path)
+
+
+def _choose_objective(settings: Settings, objective: Any) -> Any:
+    if objective is None and settings.objective:
+        module, _, name = settings.objective.partition(":")
+        try:
+            objective = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"objective={settings.objective!r} must name a function as "
+                f'"my_module:my_function" on the Python path ({error})'
+            ) from error
+    if objective is None:
+        return get_algorithm(settings.algorithm.name, **settings.algorithm.overrides)
+    return objective
+
+
+class StageRunner:
+    """Runs one stage from its last checkpoint to its end."""
+
+    def __init__(self, settings, policy, directory, parallel, judge, progress):
+        self.settings, self.policy, self.directory = settings, policy, directory
+        self.parallel, self.judge, self.progress = parallel, judge, progress
+
+    def run(self, stage, numbers, goal, params, reference) -> chex.ArrayTree:
+        """Parameters after the stage.
+
+        Args:
+          stage: gives the data of a step.
+          numbers: the stage's section of the settings (steps and learning rates).
+          goal: an Algorithm or an own loss.
+          params: parameters before the stage.
+          reference: parameters that the KL terms refer to, or None for those before the stage.
+        """
+        settings, parallel = self.settings, self.parallel
+        optimizer = make_optimizer(
+            settings.optimizer,
+            numbers.learning_rate,
+            numbers.warmup_steps,
+            numbers.steps,
+            numbers.final_learning_rate,
+        )
+        algorithm = goal if isinstance(goal, Algorithm) else get_algorithm("grpo")
+        if isinstance(goal, Algorithm):
+            goal = make_objective(
+                goal, self.policy, temperature=settings.rollout.temperature
+            )
+        maker = BatchMaker(
+            settings,
+            self.policy,
+            algorithm,
+            parallel.num_devices,
+            params if reference is None else reference,
+        )
+        update = parallel.compile_update(
+            lambda objective: make_update(objective, optimizer), as_objective(goal, self.policy)
+        )
+        checkpoints = Checkpoints(
+            self.directory.path / "checkpoints" / stage.name, settings.checkpoint.keep
+        )
+        state = jax.tree.map(jax.numpy.asarray, init_state(params, optimizer))
+        found = checkpoints.restore(state)
+        first = 0
+        if found is not None:
+            first, state = found
+            state = TrainState(*state)
+        self._drop_lines_after(stage.name, first)
+        state = self._steps(stage, numbers, maker, update, checkpoints, state, first)
+        return jax.tree.map(jax.numpy.asarray, state.params)
+
+    def _params(self, placed: TrainState) -> chex.ArrayTree:
+        return self.parallel.fetch(placed.params)
+
+    def _drop_lines_after(self, name: str, step: int) -> None:
+        """Forgets log lines of updates that no checkpoint holds; they are about to be redone."""
+        order = ("sft", "sepo")
+        later = order[order.index(name) + 1 :]
+        self.directory.keep_lines(
+            lambda line: line["stage"] not in later
+            and (line["stage"] != name or line["step"] <= step)
+        )
+
+    def _steps(self, stage, numbers, maker, update, checkpoints, state, first) -> TrainState:
+        settings = self.settings
+        placed = self.parallel.place(state)
+        bar = tqdm(
+            range(first, numbers.steps),
+            desc=stage.name,
+            initial=first,
+            total=numbers.steps,
+            disable=not self.progress,
+        )
+        for step in bar:
+            params = self._params(placed)
+            clock = Clock()
+            forest, data_metrics, samples = stage.data(step, params)
+            clock.lap("generate")
+            batch, credit_metrics = maker.make(forest, params)
+            clock.lap("score")
+            for _ in range(settings.optimizer.updates_per_batch):
+                placed, metrics = update(placed, batch)
+            record = {"stage": stage.name, "step": step + 1}
+            for part in (metrics, credit_metrics, data_metrics):
+                record |= {name: read_value(value) for name, value in part.items()}
+            clock.lap("update")
+            last = step + 1 == numbers.steps
+            if (step + 1) % settings.evaluation.every == 0 or last:
+                record |= self.judge.exact(self._params(placed))
+                clock.lap("evaluate")
+            self._write(record, samples, clock, placed, bar)
+            if (step + 1) % settings.checkpoint.every == 0 or last:
+                checkpoints.save(step + 1, self.parallel.fetch(placed))
+        return TrainState(*self.parallel.fetch(placed))
+
+    def _write(self, record, samples, clock, placed, bar) -> None:
+        stage, step = record["stage"], record["step"]
+        bad = nonfinite(record)
+        if bad is not None:
+            if self.settings.optimizer.on_nonfinite == "stop":
+                raise NonFiniteError(
+                    f"{bad} is {record[bad]} at step {step} of stage {stage}; parameters of the "
+                    f"last checkpoint are in {self.directory.path / 'checkpoints' / stage}"
+                )
+            _LOG.warning("%s is %s at step %d; the update was skipped", bad, record[bad], step)
+            record = {k: v for k, v in record.items() if nonfinite({k: v}) is None}
+        record["skipped_updates"] = int(self.parallel.fetch(placed.skipped))
+        for sample in samples:
+            self.directory.append("samples.jsonl", sample)
+        self.directory.append("timings.jsonl", {"stage": stage, "step": step, **clock.laps})
+        self.directory.append("metrics.jsonl", record)
+        shown = {k: f"{record[k]:.3g}" for k in ("loss", "exact/nash_conv") if k in record}
+        bar.set_postfix(shown)
+
+
+class Clock:
+    """Seconds spent in each phase of a step."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter):
+        self._now, self._last = now, now()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, phase: str) -> None:
+        """Books the time since the last call under `phase`."""
+        now = self._now()
+        self.laps[phase] = round(now - self._last, 6)
+        self._last = now
