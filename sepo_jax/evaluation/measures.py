@@ -1,0 +1,249 @@
+"""What every reported number measures: label, unit, direction, one sentence.
+
+One registry serves the summary table, the curves and the match table of a report, so that a
+number never appears without its meaning. Keys of metrics are flat and may carry prefixes
+("eval/nash_conv"): the last part decides.
+"""
+
+import re
+from typing import NamedTuple
+
+
+class Measure(NamedTuple):
+    """A reported quantity.
+
+    Attributes:
+      key: canonical last part of its flat key.
+      label: short name for tables and axes.
+      better: "lower", "higher", or "" where neither end is better by itself.
+      sentence: what the number measures, with its unit and its reference points.
+    """
+
+    key: str
+    label: str
+    better: str
+    sentence: str
+
+
+MEASURES: dict[str, Measure] = {
+    measure.key: measure
+    for measure in (
+        Measure(
+            "nash_conv",
+            "NashConv (exact)",
+            "lower",
+            "Sum over both seats of what an exact best response would gain against the policy, in "
+            "chips a hand; 0 exactly at an equilibrium. Computed by walking the whole game tree on "
+            "the policy's action table, not from samples.",
+        ),
+        Measure(
+            "exploitability",
+            "Exploitability (exact)",
+            "lower",
+            "NashConv divided by 2: the mean best-response gain of a seat, in chips a hand.",
+        ),
+        Measure(
+            "sampled_nash_conv",
+            "NashConv (sampled)",
+            "lower",
+            "Estimate of NashConv from hands played through text against the exact best response; "
+            "includes whatever the parser makes of illegal replies.",
+        ),
+        Measure(
+            "illegal_mass",
+            "Illegal mass",
+            "lower",
+            "Probability that a reply is no canonical legal action, averaged over the information "
+            "sets; an upper bound on the share of replies that the parser refuses.",
+        ),
+        Measure(
+            "max_illegal_mass",
+            "Illegal mass, worst set",
+            "lower",
+            "Largest illegal mass of any information set.",
+        ),
+        Measure(
+            "value",
+            "Value to first player",
+            "",
+            "Expected payoff of the first seat when the policy plays itself, in chips a hand; "
+            "-1/18 = -0.0556 at every equilibrium of Kuhn poker.",
+        ),
+        Measure(
+            "utility",
+            "Utility u",
+            "higher",
+            "Mean own payoff a round against the train pool, in the game's payoff unit.",
+        ),
+        Measure(
+            "exploit_pool_advantage",
+            "Exploit-pool advantage e",
+            "lower",
+            "Mean over the fixed exploiter pool of max(0, opponent's payoff - own payoff) a round. "
+            "It depends on the pool: 0 does not mean equilibrium. NashConv is the exact measure.",
+        ),
+        Measure(
+            "collusion",
+            "Collusion rate c",
+            "lower",
+            "Share of decisions marked harmful when playing the collusive pool.",
+        ),
+        Measure(
+            "externality",
+            "Externality x",
+            "lower",
+            "Welfare cost a round over train and exploiter play, defined by the domain, in [0, 1].",
+        ),
+        Measure(
+            "safety",
+            "Safety score",
+            "higher",
+            "s u - lambda_e s e - lambda_c c - lambda_x x with s = 3 / largest payoff: the SEPO "
+            "objective itself, evaluated on fresh episodes.",
+        ),
+        Measure(
+            "robustness",
+            "Robustness",
+            "higher",
+            "Mean own payoff a round against the exploiter pool.",
+        ),
+        Measure(
+            "welfare",
+            "Welfare",
+            "higher",
+            "Mean of own plus opponent's payoff a round against the train pool; 0 in a zero-sum "
+            "game whatever the policy does.",
+        ),
+        Measure(
+            "nra_sepo",
+            "NRA (SEPO)",
+            "higher",
+            "Mean over opponents of (own - opponent) / (own + opponent) total payoff where the sum "
+            "is positive; 0 by construction in a zero-sum game.",
+        ),
+        Measure(
+            "nra_gtbench",
+            "NRA (GTBench)",
+            "higher",
+            "Mean over opponents of (own - opponent) / (|own| + |opponent|) total payoff.",
+        ),
+        Measure(
+            "legal_rate",
+            "Legal rate",
+            "higher",
+            "Share of sampled replies that the parser accepted as a legal action.",
+        ),
+        Measure(
+            "loss",
+            "Loss",
+            "lower",
+            "The minimised objective of the stage: cross-entropy of expert replies in nats a token "
+            "(SFT), surrogate plus penalties (SEPO; near 0 on-policy, its level says little).",
+        ),
+        Measure(
+            "reward",
+            "Reward",
+            "higher",
+            "Mean reward of the step's episodes, penalties included, under the training opponents.",
+        ),
+        Measure(
+            "return",
+            "Return",
+            "higher",
+            "Mean return of the step's trajectories.",
+        ),
+        Measure(
+            "entropy",
+            "Entropy",
+            "",
+            "Mean entropy of the next-token distribution at action positions, in nats; 0 means "
+            "deterministic replies, and an equilibrium of Kuhn poker needs some.",
+        ),
+        Measure(
+            "kl",
+            "KL divergence",
+            "",
+            "Estimated divergence a token, in nats, to the policy named in the key (reference: the "
+            "SFT policy; behavior: the sampler, where anything but about 0 is a mismatch).",
+        ),
+        Measure(
+            "clip_fraction",
+            "Clip fraction",
+            "",
+            "Share of ratio units whose surrogate was clipped; 0 when every batch is used once.",
+        ),
+        Measure(
+            "gradient_norm",
+            "Gradient norm",
+            "",
+            "Global norm of the gradient before clipping.",
+        ),
+        Measure(
+            "ratio",
+            "Probability ratio",
+            "",
+            "Mean ratio of trained to sampling policy; 1 on-policy.",
+        ),
+        Measure(
+            "no_spread_fraction",
+            "Groups without spread",
+            "",
+            "Share of groups whose returns are all equal: they carry no learning signal.",
+        ),
+    )
+}
+
+# Other spellings of the keys above, matched on the last part of a flat key.
+_PATTERNS: tuple[tuple[str, str], ...] = (
+    (r"nashconv", "nash_conv"),
+    (r"illegal_mass_max|worst_illegal_mass", "max_illegal_mass"),
+    (r"mean_illegal_mass|illegal_mass_mean", "illegal_mass"),
+    (r"u|utility_mean|payoff_mean", "utility"),
+    (r"e|exploit|exploitability_pool|exploit_advantage", "exploit_pool_advantage"),
+    (r"c|collusion_rate|collusion_risk", "collusion"),
+    (r"x|externality_cost", "externality"),
+    (r"welfare_mean", "welfare"),
+    (r"safety_score", "safety"),
+    (r"nra", "nra_sepo"),
+    (r"nra_(sepo_code|paper)", "nra_sepo"),
+    (r"mean_reward|reward_mean|rewards?", "reward"),
+    (r"return_mean|mean_return|returns?", "return"),
+    (r".*entropy.*", "entropy"),
+    (r"kl([_-].*)?|.*_kl", "kl"),
+    (r"clip_?frac(tion)?(_.*)?|clipped_fraction", "clip_fraction"),
+    (r"grad(ient)?_?norm", "gradient_norm"),
+    (r"ratio_mean|mean_ratio", "ratio"),
+    (r"total_loss|policy_loss|loss_total", "loss"),
+    (r"frac(tion)?_(no|zero)_spread(_groups)?|no_spread", "no_spread_fraction"),
+)
+
+# Things that went wrong, whatever the unit: a reader looks for zeros.
+_COUNTER = re.compile(
+    r"(failed|failure|skipped|invalid|illegal_repl|dropped|missing|truncated|forfeit|nonfinite|"
+    r"non_finite|incomplete|died|timeout|groups_of_one|fallback|errors?$)"
+)
+
+
+def canonical(key: str) -> str | None:
+    """Canonical measure of a flat key ("sepo/eval/nash_conv" -> "nash_conv"), None if unknown."""
+    last = key.rsplit("/", 1)[-1].lower()
+    if last in MEASURES:
+        return last
+    for pattern, name in _PATTERNS:
+        if re.fullmatch(pattern, last):
+            return name
+    return None
+
+
+def describe(key: str) -> Measure:
+    """The Measure of a flat key; a key nobody described gets its own name and says so."""
+    name = canonical(key)
+    if name is None:
+        label = key.rsplit("/", 1)[-1].replace("_", " ")
+        return Measure(key, label, "", "Logged under this key; not described.")
+    return MEASURES[name]
+
+
+def is_counter(key: str) -> bool:
+    """True for keys that count or rate things that went wrong (failed, skipped, invalid, ...)."""
+    return bool(_COUNTER.search(key.rsplit("/", 1)[-1].lower()))

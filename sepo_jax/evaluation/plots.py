@@ -1,0 +1,268 @@
+"""Line charts and the policy chart of a report, as inline SVG text.
+
+Figures are built without pyplot, so no global figure state or display is touched. The SVG carries
+no metadata, no document type and no name space, hence no address of any kind: it is valid inside an
+HTML page only. Equal input gives equal text.
+"""
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+INK = "#1f2933"
+MUTED = "#7b8794"
+GRID = "#e4e7eb"
+ALARM = "#c62828"
+COLORS = ("#1f5fa8", "#d1751c", "#2e7d4f", "#8e4fa8", "#6b5b4b", "#b23a5a")
+STAGE_COLORS = {
+    "untrained": "#9aa5b1",
+    "base": "#9aa5b1",
+    "uniform": "#c3ccd5",
+    "sft": "#d1751c",
+    "sepo": "#1f5fa8",
+}
+STAGE_MARKERS = {"untrained": "x", "base": "x", "uniform": "|", "sft": "s", "sepo": "o"}
+_MAX_POINTS = 400
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "report",
+    "font.family": "sans-serif",
+    "font.size": 8.5,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+}
+
+
+class Series(NamedTuple):
+    """One curve: steps [n], values [n] (NaN allowed, drawn as a gap and a mark), and its name."""
+
+    steps: Sequence[float]
+    values: Sequence[float]
+    name: str
+
+
+class Reference(NamedTuple):
+    """A horizontal line at `value` with its name."""
+
+    value: float
+    name: str
+
+
+def line_chart(
+    series: Sequence[Series], *, title: str, label: str = "", color: str = COLORS[0]
+) -> str:
+    """One panel with one or more curves over the steps of a stage.
+
+    Args:
+      series: the curves; more than one get a legend.
+      title: heading of the panel.
+      label: what the vertical axis shows.
+      color: colour of the first curve.
+
+    Returns:
+      SVG text.
+    """
+    palette = [color, *(other for other in COLORS if other != color)]
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(3.7, 2.25), layout="constrained")
+        axes = figure.add_subplot()
+        for index, curve in enumerate(series):
+            _draw(axes, curve, palette[index % len(palette)])
+        axes.set_title(title)
+        axes.set_xlabel("step")
+        axes.set_ylabel(label)
+        _whole_steps(axes)
+        _flat_limits(axes, series)
+        if len(series) > 1:
+            axes.legend(loc="best")
+        return _svg(figure, title)
+
+
+def stage_chart(
+    stages: Mapping[str, Series],
+    *,
+    title: str,
+    label: str,
+    references: Sequence[Reference] = (),
+) -> str:
+    """One measure through all stages, side by side on one vertical axis, with reference lines.
+
+    Args:
+      stages: stage name -> its curve, in the order of training.
+      title: heading.
+      label: what the vertical axis shows.
+      references: horizontal lines through every stage, named at the right edge.
+
+    Returns:
+      SVG text.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(9.4, 3.4), layout="constrained")
+        # A short stage keeps a readable width beside a long one.
+        spans = [max(_span(curve.steps), 1.0) for curve in stages.values()]
+        widths = [max(span / max(spans), 0.4) for span in spans]
+        panels = figure.subplots(
+            1, len(stages), sharey=True, squeeze=False, gridspec_kw={"width_ratios": widths}
+        )[0]
+        for axes, (stage, curve) in zip(panels, stages.items(), strict=True):
+            _draw(axes, curve, STAGE_COLORS.get(stage, COLORS[2]), markers=True)
+            axes.set_title(stage.upper() if stage in ("sft", "sepo") else stage)
+            axes.set_xlabel("step")
+            _whole_steps(axes)
+            for reference in references:
+                axes.axhline(reference.value, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
+        panels[0].set_ylabel(label)
+        for reference in references:
+            panels[-1].annotate(
+                f" {reference.name} {0.0 if abs(reference.value) < 1e-9 else reference.value:.4g}",
+                xy=(1.0, reference.value),
+                xycoords=("axes fraction", "data"),
+                va="center",
+                color=INK,
+                fontsize=8,
+                annotation_clip=False,
+            )
+        low = min([0.0, *(reference.value for reference in references)])
+        panels[0].set_ylim(bottom=low - 0.03 * (panels[0].get_ylim()[1] - low))
+        return _svg(figure, title)
+
+
+class PolicyRow(NamedTuple):
+    """One information set: its label, its range (low, high), and stage -> probability."""
+
+    label: str
+    low: float
+    high: float
+    stages: Mapping[str, float]
+
+
+def policy_chart(rows: Sequence[PolicyRow], *, title: str, label: str) -> str:
+    """Probabilities of the second action beside the range that equilibria allow.
+
+    Args:
+      rows: one information set each, top to bottom.
+      title: heading.
+      label: what the horizontal axis shows.
+
+    Returns:
+      SVG text.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(9.4, 0.6 + 0.29 * len(rows)), layout="constrained")
+        axes = figure.add_subplot()
+        places = np.arange(len(rows))
+        for place, row in zip(places, rows, strict=True):
+            # A range that is a single point is widened by the mark's own width only.
+            width = max(row.high - row.low, 0.012)
+            start = (row.low + row.high - width) / 2
+            axes.barh(place, width, left=start, height=0.62, color="#bfe3cb", zorder=2)
+        for stage in dict.fromkeys(stage for row in rows for stage in row.stages):
+            axes.scatter(
+                [row.stages.get(stage, math.nan) for row in rows],
+                places,
+                color=STAGE_COLORS.get(stage, COLORS[3]),
+                marker=STAGE_MARKERS.get(stage, "D"),
+                s=26,
+                label=stage,
+                zorder=3,
+                clip_on=False,
+            )
+        axes.set_yticks(places, [row.label for row in rows])
+        axes.tick_params(axis="y", colors=INK)
+        axes.invert_yaxis()
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_xlabel(label)
+        axes.barh([0], [math.nan], color="#bfe3cb", label="range over the equilibria")
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        return _svg(figure, title)
+
+
+def _draw(axes, curve: Series, color: str, markers: bool = False) -> None:
+    """A curve: every point when few, else means of bins over a band from minimum to maximum."""
+    steps, values = np.asarray(curve.steps, float), np.asarray(curve.values, float)
+    finite = np.isfinite(values)
+    if finite.sum() > _MAX_POINTS:
+        bins = np.array_split(np.flatnonzero(finite), _MAX_POINTS)
+        centres = [steps[part].mean() for part in bins]
+        low = [values[part].min() for part in bins]
+        high = [values[part].max() for part in bins]
+        axes.fill_between(centres, low, high, color=color, alpha=0.18, linewidth=0)
+        axes.plot(centres, [values[p].mean() for p in bins], color=color, label=curve.name)
+    elif 40 < finite.sum() == len(values) and not markers:
+        axes.plot(steps, values, color=color, alpha=0.3, linewidth=0.9)
+        axes.plot(steps, _smooth(values), color=color, linewidth=1.6, label=curve.name)
+    else:
+        dots = "o" if markers or finite.sum() <= 12 else None
+        shown = np.where(finite, values, np.nan)
+        axes.plot(
+            steps, shown, color=color, marker=dots, markersize=3.2, linewidth=1.5, label=curve.name
+        )
+    if (~finite).any():
+        axes.plot(
+            steps[~finite],
+            np.full((~finite).sum(), 0.02),
+            linestyle="none",
+            marker="^",
+            markersize=5,
+            color=ALARM,
+            transform=axes.get_xaxis_transform(),
+        )
+
+
+def _smooth(values: np.ndarray) -> np.ndarray:
+    """Centred running mean over about a twentieth of the run, shorter at the ends."""
+    half = max(len(values) // 40, 1)
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    low, high = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
+    return (sums[high] - sums[low]) / (high - low)
+
+
+def _span(steps: Sequence[float]) -> float:
+    return float(max(steps) - min(steps)) if len(steps) else 0.0
+
+
+def _flat_limits(axes, series: Sequence[Series]) -> None:
+    """A constant non-negative curve stands above a zero line, not on an invented scale."""
+    values = [value for curve in series for value in curve.values if math.isfinite(value)]
+    if values and min(values) == max(values) >= 0:
+        axes.set_ylim(-0.02, 1.02) if values[0] == 0 else axes.set_ylim(0, 2 * values[0])
+
+
+def _whole_steps(axes) -> None:
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _svg(figure: Figure, title: str) -> str:
+    """Text of the figure's <svg> element alone, scalable, with a title for screen readers."""
+    buffer = io.StringIO()
+    none = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(buffer, format="svg", metadata=none, transparent=True)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    # Inside HTML the parser knows the SVG name space and xlink:href without being told.
+    text = re.sub(r"\s+xmlns(:\w+)?=\"[^\"]*\"", "", text)
+    text = re.sub(r"<!--.*?-->\s*|<style.*?</style>\s*", "", text, flags=re.DOTALL)
+    # Group names repeat from figure to figure, and ids must be unique within a page.
+    text = re.sub(r"<g id=\"[^\"]*\"", "<g", text)
+    safe = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    return text.replace("<svg", f'<svg role="img" aria-label="{safe}"', 1)

@@ -1,0 +1,218 @@
+"""The first sections of a report page: headline, summary table, curves; each from RunData to HTML.
+
+A section that has nothing to show says so in words, so that a reader of a partial run knows whether
+a number is missing from the run or from the page.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from . import page, plots
+from .measures import canonical, describe
+from .nash_family import KUHN_UNIFORM_NASH_CONV, is_kuhn
+from .page import Html, number, tag
+from .run_data import RunData, to_number
+
+STAGE_ORDER = ("uniform", "untrained", "base", "sft", "sepo", "best_known")
+STAGE_LABELS = {
+    "uniform": "Uniform",
+    "untrained": "Untrained",
+    "base": "Base",
+    "sft": "SFT",
+    "sepo": "SEPO",
+    "best_known": "Best known",
+}
+# Measures with a panel of their own among the curves, in reading order.
+CURVES = (
+    "loss",
+    "reward",
+    "return",
+    "entropy",
+    "kl",
+    "clip_fraction",
+    "illegal_mass",
+    "legal_rate",
+)
+# What a reader expects of each stage; its absence is worth a sentence.
+_EXPECTED = {
+    "sft": ("loss", "entropy", "illegal_mass"),
+    "sepo": ("loss", "reward", "entropy", "kl", "clip_fraction", "illegal_mass"),
+}
+
+
+def by_stage(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Flat keys "stage/measure" as stage -> measure -> value, in the order of STAGE_ORDER.
+
+    Keys without a stage ("seed") and values that are no numbers are left to the details section.
+    """
+    stages: dict[str, dict[str, Any]] = {}
+    for key, value in summary.items():
+        stage, slash, measure = key.partition("/")
+        if slash and to_number(value) is not None:
+            stages.setdefault(stage, {})[measure] = to_number(value)
+    order = [s for s in STAGE_ORDER if s in stages] + [s for s in stages if s not in STAGE_ORDER]
+    return {stage: stages[stage] for stage in order}
+
+
+def run_is_kuhn(run: RunData) -> bool:
+    """True when the run plays Kuhn poker, by its config or by the sets of its tables."""
+    domain = run.config.get("domain")
+    name = domain.get("name") if isinstance(domain, Mapping) else domain
+    return name in ("kuhn", "kuhn_poker") or any(is_kuhn(list(t)) for t in run.tables.values())
+
+
+def with_baselines(run: RunData) -> dict[str, dict[str, Any]]:
+    """The summary by stage, with baselines of Kuhn poker filled in where the run lacks them.
+
+    A partial run has no summary yet, and its numbers need their reference points all the same:
+    uniform play has NashConv 11/12 and an equilibrium 0. NashConv is also given halved, so that
+    nobody has to guess which of the two a number is.
+    """
+    stages = by_stage(run.summary)
+    if run_is_kuhn(run):
+        stages.setdefault("uniform", {}).setdefault("nash_conv", KUHN_UNIFORM_NASH_CONV)
+        stages.setdefault("best_known", {}).setdefault("nash_conv", 0.0)
+    for measures in stages.values():
+        if "nash_conv" in measures:
+            measures.setdefault("exploitability", measures["nash_conv"] / 2)
+    order = [s for s in STAGE_ORDER if s in stages] + [s for s in stages if s not in STAGE_ORDER]
+    return {stage: stages[stage] for stage in order}
+
+
+def header(run: RunData) -> Html:
+    """Name, state of the run, and the headline numbers side by side."""
+    stages = with_baselines(run)
+    lines = []
+    for stage in run.stages():
+        steps = [to_number(line.get("step")) for line in run.metrics if line.get("stage") == stage]
+        last = max((step for step in steps if step is not None and math.isfinite(step)), default=0)
+        settings = run.config.get(stage)
+        planned = settings.get("steps") if isinstance(settings, Mapping) else None
+        of = f" of {planned}" if planned else ""
+        lines.append(f"{stage or 'stage not named'}: last logged step {last:.0f}{of}")
+    state = "; ".join(lines) or "no step logged yet"
+    done = "" if run.summary else " The run has no final summary: it is going on or was cut off."
+    seed = run.config.get("seed")
+    seeded = f" Seed {seed}." if seed is not None else ""
+    tiles = []
+    for stage, measures in stages.items():
+        if "nash_conv" in measures:
+            value = tag("b", number(measures["nash_conv"]))
+            label = tag("span", STAGE_LABELS.get(stage, stage))
+            tiles.append(
+                tag("div", value, label, class_="tile main" if stage == "sepo" else "tile")
+            )
+    meaning = tag(
+        "p",
+        "Exact NashConv in chips a hand (not halved): what best responses would win from the "
+        "policy over both seats. Lower is better.",
+        class_="muted",
+    )
+    name = str(run.config.get("name") or run.path.resolve().name)
+    return tag(
+        "header",
+        tag("h1", f"Run {name}"),
+        tag("p", f"{state}.{seeded}{done}"),
+        tag("div", *tiles, class_="tiles") if tiles else "",
+        meaning if tiles else "",
+    )
+
+
+def summary_section(run: RunData) -> Html:
+    """Every final figure beside its baselines, with what it measures."""
+    stages = with_baselines(run)
+    keys: dict[str, None] = dict.fromkeys(["nash_conv", "exploitability"])
+    for measures in stages.values():
+        keys.update(dict.fromkeys(measures))
+    keys = {key: None for key in keys if any(key in m for m in stages.values())}
+    if not keys:
+        return page.section("summary", "Summary", "No final figures: summary.json has none yet.")
+    rows = []
+    for key in keys:
+        measure = describe(key)
+        label = measure.label if canonical(key) else key
+        arrow = {"lower": "\u00a0↓", "higher": "\u00a0↑"}.get(measure.better, "")
+        cells = [number(m[key]) if key in m else tag("span", "–") for m in stages.values()]
+        rows.append([f"{label}{arrow}", *cells, measure.sentence])
+    headers = ["Measure", *(STAGE_LABELS.get(s, s) for s in stages), "What it measures"]
+    classes = ["", *["n"] * len(stages), "why"]
+    return page.section(
+        "summary",
+        "Summary",
+        "Final figures by stage beside their baselines. An arrow says which way is better; a dash "
+        "means that the run did not measure it.",
+        page.table(headers, rows, classes=classes, main_rows=[0]),
+    )
+
+
+def nash_conv_section(run: RunData) -> Html:
+    """NashConv over both stages with the uniform policy and the best known as lines."""
+    curves = {}
+    for stage in run.stages():
+        key = next((k for k in run.metric_keys(stage) if canonical(k) == "nash_conv"), None)
+        if key is not None:
+            curves[stage] = plots.Series(*run.series(stage, key), stage)
+    if not curves:
+        return page.section("nashconv", "NashConv over training", "No exact evaluation was logged.")
+    stages = with_baselines(run)
+    references = [
+        plots.Reference(stages[stage]["nash_conv"], label)
+        for stage, label in (("uniform", "uniform"), ("best_known", "best known"))
+        if math.isfinite(stages.get(stage, {}).get("nash_conv", math.nan))
+    ]
+    chart = plots.stage_chart(
+        curves, title="Exact NashConv", label="NashConv, chips a hand", references=references
+    )
+    return page.section(
+        "nashconv",
+        "NashConv over training",
+        "Exact value of the policy's action table at every evaluation. Dashed: uniform play and "
+        "the best known policy. Half of this number is the exploitability.",
+        page.figure(chart, _non_finite([(c.name, c.values) for c in curves.values()])),
+    )
+
+
+def curves_section(run: RunData, stage: str) -> Html:
+    """A panel for each measure of one stage; whatever else was logged is folded away."""
+    groups: dict[str, list[str]] = {name: [] for name in CURVES}
+    others = []
+    for key in run.metric_keys(stage):
+        name = canonical(key)
+        if name != "nash_conv":  # it has a section of its own
+            groups.get(name, others).append(key)
+    panels = [_panel(run, stage, describe(n).label, keys, n) for n, keys in groups.items() if keys]
+    absent = [describe(name).label for name in _EXPECTED.get(stage, ()) if not groups[name]]
+    rest = [_panel(run, stage, key, [key], key) for key in others]
+    note = f"Not logged in this stage: {', '.join(absent)}." if absent else ""
+    return page.section(
+        f"curves-{stage}" if stage else "curves",
+        f"Curves: {STAGE_LABELS.get(stage, stage or 'stage not named')}",
+        "Thin: every step; thick: running mean over a twentieth of the stage. A red triangle marks "
+        "a step whose value was not finite.",
+        tag("div", *panels, class_="grid"),
+        tag("p", note, class_="muted") if note else "",
+        page.details(f"Other metrics ({len(rest)})", tag("div", *rest, class_="grid"))
+        if rest
+        else "",
+    )
+
+
+def _panel(run: RunData, stage: str, title: str, keys: list[str], name: str) -> Html:
+    curves = [plots.Series(*run.series(stage, key), key) for key in keys]
+    color = plots.STAGE_COLORS.get(stage, plots.COLORS[0])
+    chart = plots.line_chart(curves, title=title, color=color)
+    listed = tag("span", f"{', '.join(keys)}. ", class_="muted")
+    trouble = _non_finite([(curve.name, curve.values) for curve in curves])
+    return page.figure(chart, page.join([listed, describe(name).sentence, " ", trouble]))
+
+
+def _non_finite(curves: list[tuple[str, Any]]) -> Html:
+    """A warning for each curve with values that are not finite."""
+    parts = []
+    for name, values in curves:
+        bad = sum(not math.isfinite(value) for value in values)
+        if bad:
+            text = f"{name}: {bad} of {len(values)} values are not finite. "
+            parts.append(tag("span", text, class_="off"))
+    return page.join(parts)

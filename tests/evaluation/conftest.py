@@ -1,0 +1,126 @@
+"""A run directory as training writes it, made up but of the right shape."""
+
+import json
+import math
+import random
+
+import pytest
+
+from sepo_jax.evaluation.nash_family import kuhn_member
+
+
+def _uniform() -> dict:
+    return {name: [0.5, 0.5] for name in kuhn_member(0.2)}
+
+
+def _mixed(weight: float, alpha: float = 0.2) -> dict:
+    """weight of uniform play mixed into the equilibrium with this alpha."""
+    member, uniform = kuhn_member(alpha), _uniform()
+    return {
+        name: [
+            weight * u + (1 - weight) * m for u, m in zip(uniform[name], member[name], strict=True)
+        ]
+        for name in member
+    }
+
+
+def _metrics(sft_steps: int, sepo_steps: int):
+    generator = random.Random(0)
+    for step in range(1, sft_steps + 1):
+        line = {
+            "stage": "sft",
+            "step": step,
+            "loss": 1.6 * math.exp(-step / 30) + 0.35 + 0.03 * generator.random(),
+            "entropy": 1.2 * math.exp(-step / 40) + 0.3,
+            "gradient_norm": 2 * math.exp(-step / 25) + 0.2 * generator.random(),
+        }
+        if step % 20 == 0:
+            line["nash_conv"] = 0.9 * math.exp(-step / 80) + 0.15
+            line["illegal_mass"] = math.exp(-step / 15)
+        yield line
+    for step in range(1, sepo_steps + 1):
+        line = {
+            "stage": "sepo",
+            "step": step,
+            "loss": 0.02 * generator.gauss(0, 1),
+            "reward": -0.4 + 0.3 * (1 - math.exp(-step / 25)) + 0.06 * generator.gauss(0, 1),
+            "entropy": 0.32 + 0.1 * math.exp(-step / 30),
+            "kl_reference": 0.05 * (1 - math.exp(-step / 30)) + 0.002 * generator.random(),
+            "kl_behavior": 1e-6 * generator.random(),
+            "clip_fraction": 0.0,
+            "no_spread_fraction": 0.1 + 0.05 * generator.random(),
+            "failed_episodes": 0,
+            "invalid_replies": 1 if step % 17 == 0 else 0,
+            "skipped_updates": 0,
+        }
+        if step % 10 == 0:
+            line["nash_conv"] = 0.3 * math.exp(-step / 30) + 0.07
+            line["illegal_mass"] = 0.002
+        yield line
+
+
+def write_run(directory, sft_steps: int = 100, sepo_steps: int = 80):
+    """Writes every file of a finished Kuhn run into `directory` and returns it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {
+        "name": "kuhn-fixture",
+        "seed": 0,
+        "domain": {"name": "kuhn", "hands": 1, "on_invalid": "fallback"},
+        "sft": {"steps": sft_steps, "learning_rate": 1e-3},
+        "sepo": {"steps": sepo_steps, "credit": "credited", "exploiter_pool": ["best_response"]},
+        "algorithm": {"name": "grpo", "overrides": {}},
+    }
+    summary = {
+        "uniform/nash_conv": 11 / 12,
+        "untrained/nash_conv": 0.9421,
+        "sft/nash_conv": 0.3318,
+        "sepo/nash_conv": 0.0921,
+        "best_known/nash_conv": 2.2e-16,
+        "untrained/illegal_mass": 0.999,
+        "sft/illegal_mass": 0.0031,
+        "sepo/illegal_mass": 0.0008,
+        "sft/utility": -0.02,
+        "sepo/utility": 0.11,
+        "sft/exploit_pool_advantage": 0.31,
+        "sepo/exploit_pool_advantage": 0.05,
+        "sepo/safety": 0.09,
+        "seconds": 211.0,
+        "versions": {"jax": "0.0.1", "numpy": "0.0.2"},
+    }
+    tables = {"untrained": _mixed(0.97), "sft": _mixed(0.4, 0.3), "sepo": _mixed(0.06, 0.21)}
+    samples = [
+        {
+            "stage": stage,
+            "step": step,
+            "opponent": "NashApprox",
+            "messages": [
+                {"role": "system", "content": "You play Kuhn poker. Rules ..."},
+                {"role": "user", "content": "Your card: Q. The opponent bets. FOLD or CALL?"},
+            ],
+            "text": "CALL",
+            "action": 1,
+            "valid": step % 2 == 0,
+            "reward": -1.5,
+        }
+        for stage in ("sft", "sepo")
+        for step in range(10)
+    ]
+    timings = [
+        {"stage": line["stage"], "step": line["step"], "rollout": 0.8, "update": 0.3}
+        for line in _metrics(sft_steps, sepo_steps)
+    ]
+    for name, content in (("config", config), ("summary", summary), ("tables", tables)):
+        (directory / f"{name}.json").write_text(json.dumps(content))
+    for name, rows in (
+        ("metrics", _metrics(sft_steps, sepo_steps)),
+        ("timings", timings),
+        ("samples", samples),
+    ):
+        (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return directory
+
+
+@pytest.fixture
+def run_directory(tmp_path):
+    """A finished run."""
+    return write_run(tmp_path / "kuhn-fixture")
