@@ -1,10 +1,10 @@
 """From game rules to arrays: walks every history once and keeps only the sequence form.
 
-The rules are any object with the methods of `State`. A *sequence* of a player is the list of its own
-(information set, action) choices along a history; under perfect recall it is named by its last choice.
-All that best responses and expected values need is, for every pair of sequences, the sum over terminal
-histories of chance weight times payoff (von Stengel, "Efficient computation of behavior strategies",
-Games and Economic Behavior 14, 1996).
+The rules are any object with the methods of `State`. A *sequence* of a player is the list of its
+own (information set, action) choices along a history; under perfect recall the last one names it.
+All that best responses and expected values need is, for every pair of sequences, the sum over
+terminal histories of chance weight times payoff (von Stengel, "Efficient computation of behavior
+strategies", Games and Economic Behavior 14, 1996).
 """
 
 import math
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sepo_jax.games.sequence import PlayerForm, player_form
+from sepo_jax.names import unknown
 
 CHANCE = -1  # `State.current_player` at a chance node
 NUM_PLAYERS = 2
@@ -23,7 +24,7 @@ PAYOFF_SUM_TOLERANCE = 1e-9
 
 
 class State(Protocol):
-    """What a game must offer to be compiled. States are never changed: `child` returns another one."""
+    """What a game must offer to be compiled. States never change: `child` returns another one."""
 
     def is_terminal(self) -> bool: ...
 
@@ -52,7 +53,10 @@ class SharedNameError(ValueError):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TreeGame:
-    """A compiled two-player game. Policies are tables [..., infosets, actions] in the order of `infoset_names`.
+    """A compiled two-player game.
+
+    Policies are tables [..., infosets, actions] with rows in the order of `infoset_names`; a column
+    is an action as `State.legal_actions` numbers it.
 
     Attributes:
       name: name of the game.
@@ -74,8 +78,8 @@ class TreeGame:
 
     def __repr__(self) -> str:
         return (
-            f"TreeGame({self.name}: {self.num_infosets} information sets, {self.num_actions} actions, "
-            f"{self.num_histories} histories, payoff sum {self.payoff_sum})"
+            f"TreeGame({self.name}: {self.num_infosets} information sets, {self.num_actions} "
+            f"actions, {self.num_histories} histories, payoff sum {self.payoff_sum})"
         )
 
     @property
@@ -92,11 +96,11 @@ class TreeGame:
         return self.payoff_sum == 0.0
 
     def index(self, infoset: str) -> int:
-        """Row of an information set in policy tables; ValueError for a name the game does not have."""
+        """Row of an information set in policy tables; ValueError for a name the game lacks."""
         try:
             return self.infoset_names.index(infoset)
         except ValueError:
-            raise ValueError(f"{self.name} has no information set {infoset!r}") from None
+            raise unknown(f"information set of {self.name}", infoset, self.infoset_names) from None
 
     def uniform_policy(self) -> np.ndarray:
         """Equal probability on every legal action, float32[infosets, actions]."""
@@ -178,13 +182,14 @@ class _Compiler:
             return known
         if known.player != player:
             raise SharedNameError(
-                f"{self.name}: information set {name!r} is used by player {known.player} and by player "
-                f"{player}; put the player into the name"
+                f"{self.name}: information set {name!r} is used by player {known.player} and by "
+                f"player {player}; put the player into the name"
             )
         if set(known.actions) != set(actions):
             raise ValueError(
-                f"{self.name}: information set {name!r} has legal actions {sorted(known.actions)} in one "
-                f"history and {sorted(actions)} after {_describe_path(path)}; they must be the same"
+                f"{self.name}: information set {name!r} has legal actions {sorted(known.actions)} "
+                f"in one history and {sorted(actions)} after {_describe_path(path)}; they must be "
+                "the same"
             )
         if known.parent != parent:
             raise ValueError(self._recall_message(name, known, parent))
@@ -199,8 +204,8 @@ class _Compiler:
                 f"{self._describe(parent)}, so the player forgets its own past"
             )
         return (
-            f"{self.name} has no perfect recall: information set {name!r} of player {known.player}: "
-            f"{how}. Give these histories different information states."
+            f"{self.name} has no perfect recall: information set {name!r} of player "
+            f"{known.player}: {how}. Give these histories different information states."
         )
 
     def _describe(self, sequence) -> str:
@@ -214,8 +219,8 @@ class _Compiler:
         # Written so that NaN fails.
         if not (abs(total - 1.0) <= CHANCE_TOLERANCE and all(p >= 0.0 for _, p in outcomes)):
             raise ValueError(
-                f"{self.name}: chance weights {[p for _, p in outcomes]} after {_describe_path(path)} "
-                f"sum to {total}; they must be non-negative and sum to 1"
+                f"{self.name}: chance weights {[p for _, p in outcomes]} after "
+                f"{_describe_path(path)} sum to {total}; they must be non-negative and sum to 1"
             )
         return outcomes
 
@@ -238,14 +243,15 @@ def compile_game(
     """Compiles the game that starts at `root` for exact evaluation.
 
     Args:
-      root: a state with the methods of `State`; two players (0 and 1) and chance (-1), finite, perfect recall.
+      root: a state with the methods of `State`: two players, chance, finite, perfect recall.
       name: name of the game; the root's class name when left out.
       max_histories: a larger tree is refused, which also stops endless games.
 
     Raises:
       ValueError: no perfect recall (the information set and the two pasts are named), legal actions
-        that differ inside an information set, one name used by both players, a player other than 0 and 1,
-        chance weights that are negative or do not sum to 1, returns that are not two finite numbers.
+        that differ inside an information set, one name used by both players, a player other than 0
+        and 1, chance weights that are negative or do not sum to 1, returns that are not two finite
+        numbers, more histories than allowed.
     """
     compiler = _Compiler(name or type(root).__name__, max_histories)
     compiler.walk(root)

@@ -1,8 +1,8 @@
 """Kuhn poker: three cards, ante 1, one bet of 1 (Kuhn, "A simplified two-person poker", 1950).
 
-Actions: 0 = pass (check or fold), 1 = bet (or call). Information sets are the own card and the actions
-so far: "J", "Q", "K" and "Jpb", ... for the first player, "Jp", "Jb", ... for the second. The value to
-the first player is -1/18.
+Actions: 0 = pass (check or fold), 1 = bet (or call). Information sets are the own card and the
+actions so far: "J", "Q", "K" and "Jpb", ... for the first player, "Jp", "Jb", ... for the second.
+The value to the first player is -1/18.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _TERMINAL = ("pp", "bp", "bb", "pbp", "pbb")
 
 @dataclass(frozen=True)
 class KuhnState:
-    """A history: the deal (first player's card, second's; None before it) and the actions as p and b."""
+    """A history: the deal (first player's card, second's; None before it), actions as p and b."""
 
     cards: tuple[int, int] | None = None
     actions: str = ""
@@ -57,25 +57,23 @@ KUHN: TreeGame = compile_game(KuhnState(), "kuhn_poker")
 
 
 def equilibrium_policy(alpha: float) -> np.ndarray:
-    """The equilibrium of Kuhn's family in which the first player bets a Jack with probability alpha.
+    """The equilibrium of Kuhn's family in which the first player bets a Jack with weight alpha.
 
-    The first player bets J with alpha, never Q, K with 3 alpha, and after check-bet calls with J never,
-    Q with 1/3 + alpha, K always. The second player has one equilibrium strategy: after a check it bets
-    J with 1/3, Q never, K always; it calls a bet with J never, Q with 1/3, K always.
+    The first player bets J with alpha, never Q, K with 3 alpha, and after check-bet calls with J
+    never, Q with 1/3 + alpha, K always. The second player has one equilibrium strategy: after a
+    check it bets J with 1/3, Q never, K always; it calls with J never, Q with 1/3, K always.
 
     Args:
       alpha: in [0, 1/3].
 
     Returns:
-      float64[12, 2] in the order of `KUHN.infoset_names`, value -1/18 to the first player, NashConv 0.
+      float64[12, 2] in the order of `KUHN.infoset_names`; NashConv 0.
 
     Raises:
       ValueError: alpha outside [0, 1/3].
     """
     if not 0 <= alpha <= 1 / 3:
         raise ValueError(f"alpha={alpha}; Kuhn's equilibria have alpha in [0, 1/3]")
-    bet = {
-        **{"J": alpha, "Q": 0, "K": 3 * alpha, "Jpb": 0, "Qpb": alpha + 1 / 3, "Kpb": 1},
-        **{"Jp": 1 / 3, "Qp": 0, "Kp": 1, "Jb": 0, "Qb": 1 / 3, "Kb": 1},
-    }
+    bet = {"J": alpha, "Q": 0, "K": 3 * alpha, "Jpb": 0, "Qpb": alpha + 1 / 3, "Kpb": 1}
+    bet |= {"Jp": 1 / 3, "Qp": 0, "Kp": 1, "Jb": 0, "Qb": 1 / 3, "Kb": 1}
     return np.array([[1 - bet[name], bet[name]] for name in KUHN.infoset_names])

@@ -1,10 +1,10 @@
-"""Leduc poker: six cards (J, Q, K in two suits), ante 1, two betting rounds, one public card between.
+"""Leduc poker: six cards (J, Q, K in two suits), ante 1, two betting rounds, a public card between.
 
-Raises are 2 in the first round and 4 in the second, at most two a round (Southey et al., "Bayes' bluff:
-opponent modelling in poker", UAI 2005). A pair with the public card wins, otherwise the higher rank.
-Actions: 0 = fold (only facing a raise), 1 = call or check, 2 = raise. Information sets are
-"own card:first round" and "own card:first round/public card:second round", with cards such as "Js" and
-rounds written in f, c, r. The value to the first player is -0.085606424078.
+Raises are 2 in the first round and 4 in the second, at most two a round (Southey et al., "Bayes'
+bluff: opponent modelling in poker", UAI 2005). A pair with the public card wins, else the higher
+rank. Actions: 0 = fold (only facing a raise), 1 = call or check, 2 = raise. Information sets are
+"own card:first round" and "own card:first round/public card:second round", with cards such as "Js"
+and rounds written in f, c, r. The value to the first player is -0.085606424078.
 """
 
 import functools
@@ -35,10 +35,10 @@ def _closed(actions: str) -> bool:
 
 @dataclass(frozen=True)
 class LeducState:
-    """A history: cards 2 * rank + suit of both players and the public one as dealt, actions by round.
+    """A history: cards 2 * rank + suit (both players', then the public one) and actions.
 
-    With `merge_suits` information sets name ranks only: 288 of them in place of 936, and the same game
-    for players who ignore suits, which cannot cost them anything.
+    With `merge_suits` information sets name ranks only: 288 of them in place of 936, and the same
+    game for players who ignore suits, which cannot cost them anything.
     """
 
     cards: tuple[int, ...] = ()

@@ -6,10 +6,10 @@ from sepo_jax.games.compiler import CHANCE, SharedNameError, TreeGame, compile_g
 
 
 def from_open_spiel(name: str, /, **parameters: Any) -> TreeGame:
-    """Compiles a small two-player OpenSpiel game; simultaneous moves become turns that hide the first.
+    """Compiles a small two-player OpenSpiel game; simultaneous moves become hidden turns.
 
-    Information sets keep OpenSpiel's strings, with "[player p] " before them only in games that use one
-    string for both players. Actions keep OpenSpiel's numbers.
+    Information sets keep OpenSpiel's strings, with "[player p] " before them only in games that use
+    one string for both players. Actions keep OpenSpiel's numbers.
 
     Args:
       name: OpenSpiel's short name, such as "liars_dice"; parameters: that game's parameters.

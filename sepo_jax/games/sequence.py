@@ -1,19 +1,21 @@
 """Sequence form of one player, and the passes over it that every tree quantity is made of.
 
-Policies are batch-last here, [infosets, actions, B]: each step below is then one operation on long
-contiguous rows. Sequences of a player are numbered 0 (no own action) and 1 + i * A + a for action a of
-its i-th information set; information sets are sorted by own depth, so that parents of one level lie in
-the level above. Nothing divides, so unreached information sets cannot produce NaN.
+Policies are batch-last here, [infosets, actions, B]: each step below is one operation on long
+contiguous rows. Sequences of a player are numbered 0 (no own action) and 1 + i * A + a for action a
+of its i-th information set; information sets are sorted by own depth, so that parents of one level
+lie in the level above. Nothing divides, so unreached information sets cannot produce NaN.
 
 Every function takes `xp`, numpy or jax.numpy: numpy float64 verifies what solvers return.
 """
 
+import functools
+import itertools
 from dataclasses import dataclass
-from typing import Any
 
+import jax
 import numpy as np
 
-MAX_UNROLLED_TERMS = 32
+MAX_UNROLLED_TERMS = 32  # longer sums and maxima are left to one reduction
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,10 +24,10 @@ class Level:
 
     Attributes:
       start, stop: their range among the player's information sets.
-      parent: int[n], sequence above each one, counted inside the level above (0 at the first level).
+      parent: int[n], sequence above each one, counted inside the level above (0 at the top).
       legal: bool[n, A].
-      terminal_row: int[n * A], row of `PlayerForm.terms` results for each sequence; the last row is zero.
-      child_row: int[n * A], row of `children` for each sequence; the last row is zero.
+      terminal_row: int[n * A], row of `terminal_values` for each sequence; the last row is zero.
+      child_row: int[n * A], row of `children` for each sequence; the row after the last is zero.
       children: int[parents, K], information sets of the next level below a sequence, counted inside
         that level; its size stands for "none".
     """
@@ -47,7 +49,7 @@ class PlayerForm:
       infosets: int[n], rows of the policy table, sorted by own depth.
       levels: one `Level` a depth.
       root_row: row of the terms that belong to the empty sequence (may be the zero row).
-      terms: groups (opponent sequences int[t, K], own payoffs float[t, K], chance-weighted), by rising K.
+      terms: groups (opponent sequences int[t, K], own payoffs float[t, K] times chance), K rising.
       sequences: int[t total], own sequence of each row of terms.
     """
 
@@ -69,7 +71,7 @@ def player_form(player, players, parents, depths, legal_mask, payoffs) -> Player
       player: 0 or 1.
       players, depths: int[infosets]; parents: last own (infoset, action) or None for each infoset.
       legal_mask: bool[infosets, actions].
-      payoffs: {(sequence of player 0, sequence of player 1): [payoff 0, payoff 1]}, chance-weighted.
+      payoffs: {(sequence of player 0, sequence of player 1): both payoffs}, chance-weighted.
     """
     num_actions = legal_mask.shape[1]
     order, local = _own_order(player, players, depths)
@@ -98,7 +100,7 @@ def _own_order(player, players, depths) -> tuple[np.ndarray, dict[int, int]]:
 
 
 def _padded_terms(rows) -> tuple[tuple, list[int]]:
-    """Groups sequences by number of terms, up to the next power of two, so that padding stays small."""
+    """Groups sequences by number of terms, to the next power of two: little padding."""
     groups: dict[int, list[int]] = {}
     for sequence in sorted(rows):
         groups.setdefault((len(rows[sequence]) - 1).bit_length(), []).append(sequence)
@@ -122,7 +124,7 @@ def _levels(depths, above, legal, row_of, zero_row) -> tuple[Level, ...]:
         int(bound) for bound in np.searchsorted(depths, np.arange(depths.max(initial=-1) + 2))
     ]
     levels = []
-    for depth, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for depth, (start, stop) in enumerate(itertools.pairwise(bounds)):
         first = 1 + start * num_actions  # number of this level's first sequence
         size = (stop - start) * num_actions
         offset = 1 + bounds[depth - 1] * num_actions if depth else 0
@@ -151,14 +153,19 @@ def _levels(depths, above, legal, row_of, zero_row) -> tuple[Level, ...]:
     return tuple(levels)
 
 
-def own_reach(form: PlayerForm, policy, xp) -> list[Any]:
-    """Probability that the player plays each sequence, given that it is asked to.
+def settle(array, xp):
+    """Keeps XLA from fusing a step into its readers, which would repeat it for every element."""
+    return array if xp is np else jax.lax.optimization_barrier(array)
+
+
+def own_reach(form: PlayerForm, policy, xp):
+    """Probability that the player plays each own sequence, given that it is asked to.
 
     Args:
       policy: the whole table, [infosets, actions, B].
 
     Returns:
-      [[1, B], [n_0 * A, B], [n_1 * A, B], ...]: empty sequence, then one array a level.
+      [sequences, B]; row 0 is 1.
     """
     batch = policy.shape[-1]
     own = policy[form.infosets]
@@ -166,14 +173,14 @@ def own_reach(form: PlayerForm, policy, xp) -> list[Any]:
     for level in form.levels:
         above = reach[-1][level.parent]
         reach.append((above[:, None, :] * own[level.start : level.stop]).reshape(-1, batch))
-    return reach
+    return settle(xp.concatenate(reach), xp)
 
 
 def terminal_values(form: PlayerForm, opponent_reach, xp):
     """Payoff that ends at each own sequence, weighted by chance and by the opponent's play.
 
     Args:
-      opponent_reach: [opponent sequences, B], concatenated `own_reach`.
+      opponent_reach: [opponent sequences, B] from `own_reach`.
 
     Returns:
       [t + 1, B] in the order of `form.sequences`, then one zero row.
@@ -183,62 +190,64 @@ def terminal_values(form: PlayerForm, opponent_reach, xp):
     for opponent, weight in form.terms:
         weight = xp.asarray(weight, dtype)
         if opponent.shape[1] <= MAX_UNROLLED_TERMS:
-            total = opponent_reach[opponent[:, 0]] * weight[:, :1]
-            for k in range(1, opponent.shape[1]):
-                total = total + opponent_reach[opponent[:, k]] * weight[:, k : k + 1]
+            columns = range(opponent.shape[1])
+            terms = [opponent_reach[opponent[:, k]] * weight[:, k : k + 1] for k in columns]
+            values.append(functools.reduce(xp.add, terms))
         else:
-            total = (opponent_reach[opponent] * weight[:, :, None]).sum(axis=1)
-        values.append(total)
+            values.append((opponent_reach[opponent] * weight[:, :, None]).sum(axis=1))
     values.append(xp.zeros((1, opponent_reach.shape[-1]), dtype))
-    return xp.concatenate(values)
+    return settle(xp.concatenate(values), xp)
 
 
-def sum_children(level: Level, below, xp):
+def _sum_children(level: Level, below, xp):
     """Sum over the next level's information sets under each sequence: [next n, B] -> [n * A, B]."""
-    padded = xp.concatenate([below, xp.zeros((1, below.shape[-1]), below.dtype)])
-    total = padded[level.children[:, 0]]
-    for k in range(1, level.children.shape[1]):
-        total = total + padded[level.children[:, k]]
-    total = xp.concatenate([total, xp.zeros((1, below.shape[-1]), below.dtype)])
-    return total[level.child_row]
+    zero = xp.zeros((1, below.shape[-1]), below.dtype)
+    padded = xp.concatenate([below, zero])
+    terms = [padded[level.children[:, k]] for k in range(level.children.shape[1])]
+    return xp.concatenate([functools.reduce(xp.add, terms), zero])[level.child_row]
 
 
-def action_values(form: PlayerForm, terminal, fold, xp) -> list[Any]:
-    """Counterfactual value of every own action, from the deepest level up.
+def _action_values(level: Level, terminal, below, xp):
+    """Counterfactual value of each action, [n, A, B]; 0 for illegal actions.
 
     Args:
-      terminal: [t + 1, B] from `terminal_values`.
-      fold: function (level number, values [n, A, B]) -> value of each information set [n, B]; the
-        maximum gives best responses, the policy's mean gives the policy's own values.
-
-    Returns:
-      one [n, A, B] a level; illegal actions hold the value of nothing following them (0).
+      terminal: [t + 1, B] from `terminal_values`; below: values [next n, B] of the next level.
     """
-    batch = terminal.shape[-1]
-    values: list[Any] = [None] * len(form.levels)
-    below = None
-    for depth in reversed(range(len(form.levels))):
-        level = form.levels[depth]
-        value = terminal[level.terminal_row]
-        if level.children.size:
-            value = value + sum_children(level, below, xp)
-        values[depth] = value.reshape(*level.legal.shape, batch)
-        below = fold(depth, values[depth])
-    return values
+    values = terminal[level.terminal_row]
+    if level.children.size:
+        values = values + _sum_children(level, below, xp)
+    return settle(values, xp).reshape(*level.legal.shape, -1)
 
 
-def best_of(level: Level, value, xp):
+def _best_of(level: Level, values, xp):
     """Maximum over legal actions: [n, A, B] -> [n, B]."""
-    return xp.where(level.legal[:, :, None], value, -xp.inf).max(axis=1)
+    if not level.legal.all():
+        values = xp.where(level.legal[:, :, None], values, -xp.inf)
+    if values.shape[1] > MAX_UNROLLED_TERMS:
+        return settle(values.max(axis=1), xp)
+    options = [values[:, action] for action in range(values.shape[1])]
+    return settle(functools.reduce(xp.maximum, options), xp)
 
 
-def best_response_pass(form: PlayerForm, terminal, xp) -> tuple[Any, list[Any]]:
-    """Best-response value [B] and the counterfactual action values per level against the opponent."""
-    values = action_values(form, terminal, lambda d, value: best_of(form.levels[d], value, xp), xp)
-    total = terminal[form.root_row]
-    if form.levels:
-        total = total + best_of(form.levels[0], values[0], xp).sum(axis=0)
-    return total, values
+def best_value(form: PlayerForm, terminal, xp):
+    """Best-response value [B] of the player against the opponent that is in `terminal`."""
+    below = None
+    for level in reversed(form.levels):
+        below = _best_of(level, _action_values(level, terminal, below, xp), xp)
+    value = terminal[form.root_row]
+    return value + below.sum(axis=0) if form.levels else value
+
+
+def best_choices(form: PlayerForm, terminal, xp):
+    """Pure best response [n, A, B] of 0 and 1, in the order of `form.infosets`; first of ties."""
+    below, choices = None, []
+    for level in reversed(form.levels):
+        values = _action_values(level, terminal, below, xp)
+        below = _best_of(level, values, xp)
+        best = xp.where(level.legal[:, :, None], values, -xp.inf).argmax(axis=1)
+        choices.append(best[:, None, :] == xp.arange(values.shape[1])[None, :, None])
+    shape = (0, 1, terminal.shape[-1])
+    return xp.concatenate(choices[::-1]) if choices else xp.zeros(shape, bool)
 
 
 def policy_value(form: PlayerForm, own, terminal, xp):
@@ -246,25 +255,25 @@ def policy_value(form: PlayerForm, own, terminal, xp):
     return (own[form.sequences] * terminal[:-1]).sum(axis=0)
 
 
-def gain_pass(form: PlayerForm, policy, terminal, xp):
+def best_gain(form: PlayerForm, policy, terminal, xp):
     """Best-response gain [B] of the player, as a sum of terms that cannot be negative.
 
-    With V the best-response value and Q its action values, the gain below an information set is
-    D(I) = Σ_a π(I, a) [V(I) - Q(I, a) + Σ_{J below (I, a)} D(J)]. Subtracting two expected values
+    With V the best-response value of an information set and Q its action values, the gain below it
+    is D(I) = Σ_a π(I, a) [V(I) - Q(I, a) + Σ_{J below (I, a)} D(J)]. Subtracting two expected values
     instead would lose the small gains of good policies to rounding.
     """
     own = policy[form.infosets]
-    batch = policy.shape[-1]
-    below_value = below_gain = None
+    value = gain = None
     for level in reversed(form.levels):
-        shape = (*level.legal.shape, batch)
-        value = terminal[level.terminal_row]
-        gain = 0.0
+        values = _action_values(level, terminal, value, xp)
+        value = _best_of(level, values, xp)
+        shortfall = value[:, None, :] - values
         if level.children.size:
-            value = value + sum_children(level, below_value, xp)
-            gain = sum_children(level, below_gain, xp).reshape(shape)
-        value = value.reshape(shape)
-        below_value = best_of(level, value, xp)
-        shortfall = below_value[:, None, :] - value + gain
-        below_gain = (own[level.start : level.stop] * shortfall).sum(axis=1)
-    return below_gain.sum(axis=0) if form.levels else xp.zeros((batch,), policy.dtype)
+            shortfall = shortfall + settle(_sum_children(level, gain, xp), xp).reshape(values.shape)
+        weighted = own[level.start : level.stop] * shortfall
+        if values.shape[1] > MAX_UNROLLED_TERMS:
+            gain = settle(weighted.sum(axis=1), xp)
+        else:
+            parts = [weighted[:, action] for action in range(values.shape[1])]
+            gain = settle(functools.reduce(xp.add, parts), xp)
+    return gain.sum(axis=0) if form.levels else xp.zeros_like(terminal[-1])

@@ -4,13 +4,15 @@
     nash_conv(game, game.uniform_policy())          # one policy [infosets, actions]
     nash_conv(game, policies)                       # any leading axes: [..., infosets, actions]
 
-A policy is a full profile: one table with the rows of both players. Give batches as leading axes, not
-through `jax.vmap`: the axes are moved last and cut into cache-sized chunks, which is several times
-faster. Everything can be jitted and differentiated; computation is float32, float64 for float64 policies
-where JAX has x64 enabled. Outside jit a policy is checked first; inside only its shape can be.
+A policy is a full profile: one table with the rows of both players. Give batches as leading axes,
+not through `jax.vmap`: the axes are moved last and cut into cache-sized chunks, which is several
+times faster. Everything can be jitted and differentiated; computation is float32, and float64 for
+float64 policies where JAX has x64 enabled. Outside jit a policy is checked first; inside only its
+shape can be.
 
-One action per information set, weighted by reach: a best response does not see hidden cards (Lanctot et
-al., "OpenSpiel", arXiv 1908.09453, section 3.3.1; NashConv as in arXiv 1711.00832).
+A best response chooses one action per information set, weighted by reach: it does not see hidden
+cards. NashConv is that of Lanctot et al., "A unified game-theoretic approach to multiagent
+reinforcement learning" (arXiv 1711.00832).
 """
 
 from functools import partial
@@ -55,7 +57,7 @@ def expected_values(game: TreeGame, policy) -> jax.Array:
       [..., 2]. Differentiable: the derivative by π(I, a) is reach of I times action value.
 
     Raises:
-      ValueError: wrong shape, NaN, negative entries, mass on illegal actions, rows not summing to 1.
+      ValueError: a wrong shape, NaN, negative entries, illegal mass, rows not summing to 1.
     """
     return _evaluate(game, "expected", policy)
 
@@ -71,15 +73,21 @@ def best_response_values(game: TreeGame, policy) -> jax.Array:
 def gains(game: TreeGame, policy) -> jax.Array:
     """Best-response value minus expected value of each player, [..., 2], each >= 0.
 
-    The measure for general-sum games; both are 0 exactly at a Nash equilibrium. Arguments and errors as
-    in `expected_values`.
+    The measure for general-sum games; both are 0 exactly at a Nash equilibrium. Small gains keep
+    their digits. Arguments and errors as in `expected_values`.
     """
     return _evaluate(game, "gains", policy)
 
 
 def nash_conv(game: TreeGame, policy) -> jax.Array:
-    """Sum of both players' `gains`, [...]; 0 exactly at a Nash equilibrium. Not halved."""
-    return gains(game, policy).sum(axis=-1)
+    """Sum of both players' gains, [...], not halved; 0 exactly at a Nash equilibrium.
+
+    In constant-sum games it is computed as the sum of the best-response values minus the constant:
+    twice as fast as `gains`, but at an equilibrium rounding may leave it 1e-7 to either side of 0.
+    """
+    if game.payoff_sum is None:
+        return gains(game, policy).sum(axis=-1)
+    return best_response_values(game, policy).sum(axis=-1) - game.payoff_sum
 
 
 def exploitability(game: TreeGame, policy) -> jax.Array:
@@ -103,8 +111,8 @@ def best_response(game: TreeGame, policy) -> jax.Array:
 
     Returns:
       [..., infosets, actions] of 0 and 1: the row of an information set belongs to its owner's best
-      response to the opponent in `policy`. Ties, and information sets that the opponent's play never
-      reaches, take the first legal action.
+      response to the opponent in `policy`. Ties, and information sets that the opponent's play
+      never reaches, take the first legal action.
     """
     return _evaluate(game, "response", policy)
 
@@ -112,8 +120,8 @@ def best_response(game: TreeGame, policy) -> jax.Array:
 def normal_form(game: TreeGame) -> tuple[np.ndarray, np.ndarray]:
     """Payoff matrices (row player 0, column player 1) over all pure policies, each [m, n].
 
-    Pure policies assign an action to every own information set, the first one varying slowest. For small
-    games only: brute-force checks, and matrix-game tools on tree games.
+    Pure policies assign an action to every own information set, the first one varying slowest. For
+    small games only: brute-force checks, and matrix-game tools on tree games.
 
     Raises:
       ValueError: more than 2^20 pure profiles.
@@ -122,7 +130,8 @@ def normal_form(game: TreeGame) -> tuple[np.ndarray, np.ndarray]:
     sizes = [int(np.prod(counts[game.infoset_players == player], initial=1)) for player in (0, 1)]
     if sizes[0] * sizes[1] > MAX_PURE_PROFILES:
         raise ValueError(
-            f"{game.name} has {sizes[0]} x {sizes[1]} pure policies, more than {MAX_PURE_PROFILES} profiles"
+            f"{game.name} has {sizes[0]} x {sizes[1]} pure policies; at most {MAX_PURE_PROFILES} "
+            "profiles are written out"
         )
     plans = [_pure_reach(game, player) for player in (0, 1)]
     matrices = []
@@ -137,8 +146,9 @@ def check_policy(game: TreeGame, policy) -> None:
     """Refuses what is not a full profile of the game.
 
     Raises:
-      ValueError: the shape (both are named; the rows of one player alone are no profile), NaN, negative
-        entries, mass on illegal actions, rows that do not sum to 1; the first bad information set is named.
+      ValueError: the shape (both are named; the rows of one player alone are no profile), NaN,
+        negative entries, mass on illegal actions, rows that do not sum to 1; the first bad
+        information set is named.
     """
     _check_shape(game, np.shape(policy))
     table = np.asarray(policy, np.float64).reshape(-1, game.num_infosets, game.num_actions)
@@ -156,8 +166,9 @@ def check_policy(game: TreeGame, policy) -> None:
             where = f" (batch member {member})" if table.shape[0] > 1 else ""
             legal = np.flatnonzero(game.legal_mask[row]).tolist()
             raise ValueError(
-                f"policy for {game.name}{where}: row {row}, information set {game.infoset_names[row]!r} of "
-                f"player {player}, {fault}: {table[member, row].tolist()}, legal actions {legal}.{hint}"
+                f"policy for {game.name}{where}: row {row}, information set "
+                f"{game.infoset_names[row]!r} of player {player}, {fault}: "
+                f"{table[member, row].tolist()}, legal actions {legal}.{hint}"
             )
 
 
@@ -226,7 +237,7 @@ def _batched(game: TreeGame, quantity: str, policy: jax.Array) -> jax.Array:
 
 def _passes(game: TreeGame, policy, xp):
     """Own reach [sequences, B] and terminal values [t + 1, B] of both players."""
-    reach = [xp.concatenate(sequence.own_reach(form, policy, xp)) for form in game.forms]
+    reach = [sequence.own_reach(form, policy, xp) for form in game.forms]
     terminal = [sequence.terminal_values(game.forms[p], reach[1 - p], xp) for p in (0, 1)]
     return reach, terminal
 
@@ -241,26 +252,17 @@ def _expected(game: TreeGame, policy, xp):
 
 def _best(game: TreeGame, policy, xp):
     _, terminal = _passes(game, policy, xp)
-    return xp.stack(
-        [sequence.best_response_pass(game.forms[p], terminal[p], xp)[0] for p in (0, 1)]
-    )
+    return xp.stack([sequence.best_value(game.forms[p], terminal[p], xp) for p in (0, 1)])
 
 
 def _gains(game: TreeGame, policy, xp):
     _, terminal = _passes(game, policy, xp)
-    return xp.stack([sequence.gain_pass(game.forms[p], policy, terminal[p], xp) for p in (0, 1)])
+    return xp.stack([sequence.best_gain(game.forms[p], policy, terminal[p], xp) for p in (0, 1)])
 
 
 def _response(game: TreeGame, policy, xp):
     _, terminal = _passes(game, policy, xp)
-    rows = []
-    for form, values in zip(game.forms, terminal, strict=True):
-        for level, value in zip(
-            form.levels, sequence.best_response_pass(form, values, xp)[1], strict=True
-        ):
-            scores = xp.where(level.legal[:, :, None], value, -xp.inf)
-            choice = scores.argmax(axis=1)[:, None, :]
-            rows.append(choice == xp.arange(game.num_actions)[None, :, None])
+    rows = [sequence.best_choices(game.forms[p], terminal[p], xp) for p in (0, 1)]
     order = np.concatenate([form.infosets for form in game.forms])
     return xp.concatenate(rows)[np.argsort(order)].astype(policy.dtype)
 
@@ -291,4 +293,4 @@ def _pure_reach(game: TreeGame, player: int) -> np.ndarray:
     plans = np.zeros((game.num_infosets, game.num_actions, grid[0].size if options else 1))
     for row, choice in zip(rows, grid, strict=True):
         plans[row, choice.ravel(), np.arange(choice.size)] = 1.0
-    return np.concatenate(sequence.own_reach(game.forms[player], plans, np))
+    return sequence.own_reach(game.forms[player], plans, np)
