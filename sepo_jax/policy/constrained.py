@@ -63,7 +63,7 @@ class ActionTrie:
             for end in ends:
                 done = grow(state, end)
                 finished[done] = index
-                rows[done].update({again: done for again in ends})
+                rows[done].update(dict.fromkeys(ends, done))
         self.table = np.full((len(rows), size), -1, np.int32)
         for state, row in enumerate(rows):
             self.table[state, list(row)] = list(row.values())
@@ -127,6 +127,8 @@ def action_log_probs(
         raise ValueError("the policy has no end ids: give Policy(end_ids=...) or a tokenizer")
     if not prompts or not all(len(prompt) for prompt in prompts):
         raise ValueError("prompts must be a list of token id lists, none empty")
+    if isinstance(actions, str):
+        raise ValueError(f"actions must be a list of strings, not the string {actions!r}")
     if all(isinstance(action, str) for action in actions):
         actions = [actions] * len(prompts)
     if len(actions) != len(prompts):
