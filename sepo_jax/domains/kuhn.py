@@ -126,7 +126,7 @@ class KuhnEpisode(Episode):
 
     @property
     def seat(self) -> int:
-        """The agent's seat in the hand being played (after the end: the last one); 0 moves first."""
+        """The agent's seat in the hand being played (at the end: the last one); 0 moves first."""
         return (self._start_seat + min(self._hand, self._domain.hands - 1)) % 2
 
     @property

@@ -1,0 +1,41 @@
+"""SEPO: utility minus penalties for exploitability, collusion and externality (2605.30854).
+
+- `episodes`: finished episodes of a step as arrays.
+- `reward`: the objective, and rewards in three credit modes.
+- `metrics`: figures of a report with intervals.
+- `exploiter`: the exact best response to the current policy as an opponent.
+- `exact`: every outcome of a Kuhn hand with its probability.
+"""
+
+from sepo_jax.sepo.episodes import COLLUSIVE, EXPLOITER, TRAIN, EpisodeArrays, from_episodes
+from sepo_jax.sepo.exploiter import best_response_opponent
+from sepo_jax.sepo.metrics import Estimate, action_rates, card_rates, evaluate
+from sepo_jax.sepo.reward import (
+    CREDITS,
+    SepoWeights,
+    assign_rewards,
+    objective_terms,
+    objective_value,
+    payoff_scale,
+    trained_episodes,
+)
+
+__all__ = [
+    "COLLUSIVE",
+    "CREDITS",
+    "EXPLOITER",
+    "TRAIN",
+    "EpisodeArrays",
+    "Estimate",
+    "SepoWeights",
+    "action_rates",
+    "assign_rewards",
+    "best_response_opponent",
+    "card_rates",
+    "evaluate",
+    "from_episodes",
+    "objective_terms",
+    "objective_value",
+    "payoff_scale",
+    "trained_episodes",
+]
