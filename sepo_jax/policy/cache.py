@@ -13,7 +13,6 @@ import math
 import chex
 import jax
 import jax.numpy as jnp
-from jax.lax import GatherScatterMode
 
 from sepo_jax.policy.config import DTYPES, ModelConfig
 from sepo_jax.policy.decoder import Decoder, DecoderLayer, rotary_tables
@@ -65,17 +64,32 @@ def reset_slots(cache: Cache, mask: jax.Array) -> Cache:
     return cache.replace(lengths=jnp.where(mask, 0, cache.lengths))
 
 
-def fork_slots(cache: Cache, source: jax.Array, lengths: jax.Array | None = None) -> Cache:
-    """Slot s becomes a copy of slot `source[s]`, cut to `lengths[s]` tokens where given.
+def fork_slots(
+    cache: Cache,
+    source: jax.Array,
+    lengths: jax.Array | None = None,
+    slots: jax.Array | None = None,
+) -> Cache:
+    """Slot `slots[r]` becomes a copy of slot `source[r]`, cut to `lengths[r]` tokens where given.
 
-    `source` = arange(S) leaves everything as it is. Copies are made from the cache as it was before
-    the call, so permutations are fine. Lengths above the source's are cut to it.
+    Copies are made from the cache as it was before the call, so permutations are fine. Lengths
+    above the source's are cut to it.
+
+    Args:
+      source: int32 [R]. lengths: int32 [R] or None for whole slots.
+      slots: int32 [R], distinct; entries of S and above are skipped. None means row r is slot r
+        (R = S), where `source` = arange(S) leaves everything as it is.
     """
-    chex.assert_equal_shape([source, cache.lengths])
-    copied = jax.tree.map(lambda array: jnp.take(array, source, axis=0), cache)
-    if lengths is None:
+    chex.assert_rank(source, 1)
+    if slots is None:
+        chex.assert_equal_shape([source, cache.lengths])
+    copied = jax.tree.map(lambda array: jnp.take(array, source, axis=0, mode="clip"), cache)
+    if lengths is not None:
+        kept = jnp.minimum(lengths, copied.lengths).astype(jnp.int32)
+        copied = copied.replace(lengths=kept)
+    if slots is None:
         return copied
-    return copied.replace(lengths=jnp.minimum(lengths, copied.lengths).astype(jnp.int32))
+    return jax.tree.map(lambda old, new: old.at[slots].set(new, mode="drop"), cache, copied)
 
 
 def fuse(config: ModelConfig, params) -> dict:
@@ -115,7 +129,8 @@ def append(config: ModelConfig, params, cache: Cache, tokens, lengths, slots=Non
     Args:
       params: training form, or decoding form of `fuse`.
       tokens: int32 [R, W], real tokens first. lengths: int32 [R], 0 leaves the slot as it was.
-      slots: int32 [R], distinct among rows of positive length; None means row r is slot r (R = S).
+      slots: int32 [R], distinct among rows of positive length, entries of S and above are skipped;
+        None means row r is slot r (R = S).
 
     Returns:
       The new cache and float32 logits [R, V] after each row's last real token. Rows of length 0 get
@@ -133,7 +148,7 @@ def append(config: ModelConfig, params, cache: Cache, tokens, lengths, slots=Non
     if slots is None:
         slots, present = jnp.arange(rows), lambda array: array
     else:
-        present = lambda array: jnp.take(array, slots, axis=0)  # noqa: E731
+        present = lambda array: jnp.take(array, slots, axis=0, mode="clip")  # noqa: E731
     start = present(cache.lengths)
     offsets = jnp.arange(width)[None]
     positions = start[:, None] + offsets
@@ -162,13 +177,13 @@ def append(config: ModelConfig, params, cache: Cache, tokens, lengths, slots=Non
     hidden = jnp.where(overflow, jnp.nan, hidden)
     normal = decoder.apply({"params": outer}, hidden, method="final_norm")
     logits = decoder.apply({"params": outer}, normal, method="logits")
-    grown = cache.lengths.at[slots].add(lengths)
+    grown = cache.lengths.at[slots].add(lengths, mode="drop")
     grown = jnp.minimum(grown, cache.capacity)
     return Cache(keys=tuple(all_keys), values=tuple(all_values), lengths=grown), logits
 
 
 def _write(stored, fresh, where):
-    return stored.at[where].set(fresh.astype(stored.dtype), mode=GatherScatterMode.FILL_OR_DROP)
+    return stored.at[where].set(fresh.astype(stored.dtype), mode="drop")
 
 
 def _attend_cached(queries, keys, values, positions, config: ModelConfig):
