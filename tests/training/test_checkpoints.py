@@ -1,0 +1,110 @@
+"""Checkpoints: the same tree back, on any number of devices; damage is skipped, not deleted."""
+
+import logging
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sepo_jax.training.checkpoints import Checkpoints
+from sepo_jax.training.settings import OptimizerSettings
+from sepo_jax.training.update import init_state, make_optimizer
+
+
+def make_state(value=1.0, clip=True):
+    params = {"layer": {"kernel": jnp.full((3, 4), value), "bias": jnp.zeros(4, jnp.bfloat16)}}
+    optimizer = make_optimizer(OptimizerSettings(), 1e-3, 2, 10, 0.0)
+    return init_state(params, optimizer if clip else optax.adamw(1e-3))
+
+
+def assert_same(left, right):
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+    types = jax.tree.map(lambda a, b: np.asarray(a).dtype == np.asarray(b).dtype, left, right)
+    assert all(jax.tree.leaves(types))
+
+
+def test_the_tree_comes_back_as_it_was(tmp_path):  # E06
+    state = make_state(3.0)
+    Checkpoints(tmp_path).save(7, state)
+    step, restored = Checkpoints(tmp_path).restore(make_state(0.0))
+    assert step == 7
+    assert_same(restored, state)
+
+
+def test_the_newest_is_taken_and_the_oldest_go(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (1, 2, 3):
+        checkpoints.save(step, make_state(float(step)))
+    assert checkpoints.steps() == [2, 3]
+    step, restored = Checkpoints(tmp_path, keep=2).restore(make_state())
+    assert step == 3 and restored.params["layer"]["kernel"][0, 0] == 3.0
+
+
+def test_nothing_to_restore_is_none(tmp_path):
+    assert Checkpoints(tmp_path).restore(make_state()) is None
+    with pytest.raises(FileNotFoundError, match="no readable checkpoint 4"):
+        Checkpoints(tmp_path).restore(make_state(), step=4)
+
+
+def test_another_optimizer_is_refused_by_path(tmp_path):  # E06
+    Checkpoints(tmp_path).save(1, make_state())
+    with pytest.raises(ValueError, match="optimizer_state"):
+        Checkpoints(tmp_path).restore(make_state(clip=False))
+
+
+def test_saved_from_eight_devices_opened_on_one_and_two(tmp_path):  # E03
+    values = np.arange(16.0, dtype=np.float32)
+
+    def spread(devices):
+        mesh = jax.make_mesh(
+            (devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,),
+            devices=jax.devices()[:devices],
+        )  # fmt: skip
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+        return {"w": jax.device_put(values, sharding)}
+
+    Checkpoints(tmp_path).save(1, spread(8))
+    for devices in (1, 2):
+        _, restored = Checkpoints(tmp_path).restore(spread(devices))
+        np.testing.assert_array_equal(restored["w"], values)
+
+
+def test_a_copied_checkpoint_loads(tmp_path):  # E04
+    Checkpoints(tmp_path / "a").save(1, make_state(5.0))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    step, restored = Checkpoints(tmp_path / "b").restore(make_state())
+    assert step == 1 and restored.params["layer"]["kernel"][0, 0] == 5.0
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated"])
+def test_a_damaged_checkpoint_is_skipped_and_left_alone(tmp_path, caplog, damage):  # E04
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, make_state(1.0))
+    checkpoints.save(2, make_state(2.0))
+    files = [f for f in (tmp_path / "2/state").rglob("*") if f.is_file() and f.parent.name == "d"]
+    for file in files:
+        if damage == "missing":
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:10])
+    before = sorted(str(p) for p in (tmp_path / "2").rglob("*"))
+    with caplog.at_level(logging.WARNING):
+        step, restored = Checkpoints(tmp_path).restore(make_state())
+    assert step == 1 and restored.params["layer"]["kernel"][0, 0] == 1.0
+    assert "skipped (not deleted)" in caplog.text
+    assert sorted(str(p) for p in (tmp_path / "2").rglob("*")) == before
+
+
+def test_a_half_written_checkpoint_is_not_taken(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, make_state(1.0))
+    checkpoints.save(2, make_state(2.0))
+    # What a process killed in the middle of a save leaves: the temporary name, no marker.
+    (tmp_path / "2").rename(tmp_path / "2.orbax-checkpoint-tmp-0")
+    step, _ = Checkpoints(tmp_path).restore(make_state())
+    assert step == 1
+    assert (tmp_path / "2.orbax-checkpoint-tmp-0").exists()

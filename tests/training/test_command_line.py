@@ -1,0 +1,80 @@
+"""Command lines: typos are refused with the nearest name, before anything runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sepo_jax.training.command_line import check_overrides, load_config, parse_argument
+
+ROOT = Path(__file__).parents[2]
+KUHN = str(ROOT / "configs/sepo/kuhn.py")
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--config.sed=1", "Did you mean 'seed'"),
+        ("--config.sft.lerning_rate=1", "Did you mean 'learning_rate'"),
+        ("--config.seed.more=1", "is a value, not a section"),
+    ],
+)
+def test_an_unknown_override_is_refused(flag, message):  # G02
+    with pytest.raises(ValueError, match=message):
+        check_overrides(["train.py", f"--config={KUHN}", flag])
+
+
+def test_known_overrides_pass():
+    check_overrides(["train.py", f"--config={KUHN}", "--config.sft.learning_rate=0.1"])
+    check_overrides(["train.py", "--config", f"{KUHN}:runlocal", "--config.seed=1"])
+
+
+def test_overrides_in_a_flag_file_are_checked(tmp_path):  # G04
+    file = tmp_path / "flags"
+    file.write_text("--config.sed=7\n")
+    with pytest.raises(ValueError, match="Did you mean 'seed'"):
+        check_overrides(["train.py", f"--config={KUHN}", f"--flagfile={file}"])
+
+
+def test_a_missing_config_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no config file"):
+        load_config(str(tmp_path / "absent.py"))
+
+
+def test_config_arguments():
+    read = parse_argument("a=3,b,c=x", a=1, b=False, c="")
+    assert read == {"a": 3, "b": True, "c": "x"}
+    assert parse_argument(None, a=1) == {"a": 1}
+    with pytest.raises(ValueError, match="Did you mean 'runlocal'"):
+        parse_argument("runlokal", runlocal=False)
+    with pytest.raises(ValueError, match="must be a int, got 'x'"):
+        parse_argument("a=x", a=1)
+    with pytest.raises(ValueError, match="needs a value"):
+        parse_argument("a", a="")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config=configs/sepo/kuhn.py", "--config.sft.lerning_rate=1"], "learning_rate"),
+        (["--config=configs/sepo/kuhn.py:polcy=x"], "Did you mean 'policy'"),
+        (["--config=configs/sepo/kuhn.py:policy=/absent"], "no directory"),
+        (["--config=configs/sepo/none.py"], "no config file"),
+        ([], "give a config file"),
+    ],
+)
+def test_the_main_ends_with_one_line(arguments, message, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "experiments/train.py", f"--runs={tmp_path}", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 2, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
