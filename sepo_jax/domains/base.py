@@ -202,7 +202,7 @@ def resolve_opponent(
         if opponent not in known:
             raise unknown("opponent", opponent, known)
         return opponent, known[opponent]()
-    if hasattr(opponent, "act"):
+    if hasattr(opponent, "act") and not isinstance(opponent, type):
         return getattr(opponent, "name", type(opponent).__name__), copy.deepcopy(opponent)
     if callable(opponent):
         return resolve_opponent(opponent(), pools)
