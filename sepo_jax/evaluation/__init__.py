@@ -1,0 +1,47 @@
+"""Judging a policy: exact exploitability, match play, intervals, report pages.
+
+- `policy_table`: a language policy's exact action table, and the exact NashConv of it.
+- `matches`: play through text against pools, and against the exact best response.
+- `statistics`: means with normal and bootstrap intervals.
+- `nash_family`: the equilibria of Kuhn poker, and a table's distance from them.
+- `report`: report.html of a run directory; `run_data` is the directory's layout.
+- `results`: tables of the README from JSON files.
+"""
+
+from .matches import Matches, MatchRow, SampledNashConv, match_play, play_matches, sampled_nash_conv
+from .nash_family import compare_to_kuhn_family
+from .policy_table import (
+    ExactNashConv,
+    NamedTable,
+    PolicyTable,
+    exact_nash_conv,
+    nash_conv_of_table,
+    policy_table,
+    table_from_named,
+)
+from .report import write_report
+from .run_data import RunData, read_run
+from .statistics import Interval, bootstrap_interval, normal_interval
+
+__all__ = [
+    "ExactNashConv",
+    "Interval",
+    "MatchRow",
+    "Matches",
+    "NamedTable",
+    "PolicyTable",
+    "RunData",
+    "SampledNashConv",
+    "bootstrap_interval",
+    "compare_to_kuhn_family",
+    "exact_nash_conv",
+    "match_play",
+    "nash_conv_of_table",
+    "normal_interval",
+    "play_matches",
+    "policy_table",
+    "read_run",
+    "sampled_nash_conv",
+    "table_from_named",
+    "write_report",
+]

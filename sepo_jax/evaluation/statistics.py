@@ -1,7 +1,8 @@
-"""Means of samples with intervals: normal approximation, bootstrap, and Wilson's for rates.
+"""Means of samples with intervals: normal approximation and bootstrap.
 
 An interval speaks of sampling error only, under independent samples: a caller averages within an
-episode first, because the hands of one match are not independent.
+episode first, because the hands of one match are not independent. Rates have Wilson's interval,
+which is `sepo.metrics.rate`.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ class Interval:
       standard_error: estimated standard deviation of `mean`; inf where it cannot be estimated.
       count: number of independent samples behind the estimate, over all strata.
       level: nominal coverage, 0.95 for a 95% interval.
-      method: "normal", "bootstrap" or "wilson".
+      method: "normal" or "bootstrap".
     """
 
     mean: float
@@ -122,37 +123,6 @@ def bootstrap_interval(
     low, high = np.quantile(sums, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
     error = float(sums.std(ddof=1))
     return Interval(mean, float(low), float(high), error, count, level, "bootstrap")
-
-
-def wilson_interval(successes: int, count: int, *, level: float = DEFAULT_LEVEL) -> Interval:
-    """Wilson's score interval of a rate: honest where the count is 0 or all (Wilson, 1927).
-
-    centre = (p + z²/2n) / (1 + z²/n), margin = z sqrt(p(1 − p)/n + z²/4n²) / (1 + z²/n).
-    Unlike the normal approximation it does not shrink to a point at p = 0 or p = 1.
-
-    Args:
-      successes: number of successes, 0 ≤ successes ≤ count.
-      count: number of independent trials, at least 1.
-      level: nominal coverage in (0, 1).
-
-    Returns:
-      The Interval with `mean` = successes / count, method "wilson".
-
-    Raises:
-      ValueError: counts out of range, or a level outside (0, 1).
-    """
-    if count < 1 or not 0 <= successes <= count:
-        raise ValueError(f"got {successes} successes of {count}; need 0 <= successes <= count >= 1")
-    _check([[0.0]], level)
-    rate = successes / count
-    z = NormalDist().inv_cdf((1.0 + level) / 2.0)
-    shrink = 1.0 + z * z / count
-    centre = (rate + z * z / (2 * count)) / shrink
-    error = float(np.sqrt(rate * (1 - rate) / count + z * z / (4 * count * count)) / shrink)
-    # At a rate of 0 or 1 the end of the interval is the rate itself; rounding must not pass it.
-    low = min(rate, max(0.0, centre - z * error))
-    high = max(rate, min(1.0, centre + z * error))
-    return Interval(rate, low, high, error, count, level, "wilson")
 
 
 def _check(strata: Sequence, level: float) -> list[np.ndarray]:

@@ -67,14 +67,6 @@ def test_scaling_samples_scales_the_interval(values, factor):
     )
 
 
-def test_wilson_does_not_collapse_at_zero():
-    # 0 of 100 at 95%: upper end = z² / (100 + z²) = 3.841459 / 103.841459 = 0.036994.
-    interval = statistics.wilson_interval(0, 100)
-    assert interval.mean == 0.0 and interval.low == 0.0
-    assert interval.high == pytest.approx(0.036994, abs=1e-6)
-    assert statistics.wilson_interval(100, 100).low == pytest.approx(1 - 0.036994, abs=1e-6)
-
-
 def test_one_sample_says_nothing_of_the_spread():
     for interval in (
         statistics.normal_interval([2.0]),
@@ -91,8 +83,6 @@ def test_one_sample_says_nothing_of_the_spread():
         (lambda: statistics.normal_interval([1.0, np.nan]), "1 values of 2 that are not finite"),
         (lambda: statistics.normal_interval([1.0, 2.0], level=95), "strictly between 0 and 1"),
         (lambda: statistics.bootstrap_interval([1.0, 2.0], seed=0, resamples=5), "at least 100"),
-        (lambda: statistics.wilson_interval(3, 2), "3 successes of 2"),
-        (lambda: statistics.wilson_interval(0, 0), "0 successes of 0"),
     ],
 )
 def test_bad_input_is_refused(call, message):

@@ -1,0 +1,350 @@
+"""Match play through text: against the pools of a domain, and against the exact best response.
+
+    figures = play_matches(policy, params, domain, episodes=200)         # flat, for summary.json
+    matches = match_play(policy, params, domain, episodes=200)           # with a row an opponent
+    sampled_nash_conv(policy, params, game, domain, episodes=2000)       # beside the exact value
+
+Everything sampled derives from the seed: deals and opponents through the domain, the policy's own
+tokens through `rollout.play`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import chex
+import numpy as np
+from tqdm import tqdm
+
+from ..domains.base import derive_seed
+from ..games import tree
+from ..games.kuhn import KUHN
+from ..games.tree import TreeGame
+from ..names import check_option
+from ..policy import Policy, Sampling
+from ..rollout import play
+from ..sepo import SepoWeights, best_response_opponent, evaluate, from_episodes, payoff_scale
+from ..sepo.metrics import rate
+from .policy_table import policy_table
+from .statistics import Interval, bootstrap_interval, normal_interval
+
+POOLS = ("train", "exploiter", "collusive")
+GAMES = {KUHN.name: KUHN}
+DEFAULT_SAMPLING = Sampling()
+DEFAULT_WEIGHTS = SepoWeights()
+
+
+@dataclass(frozen=True)
+class MatchRow:
+    """Play against one opponent. Payoffs are means a round, in the domain's unit.
+
+    Attributes:
+      pool: "train", "exploiter" or "collusive".
+      opponent: its name.
+      episodes: number of episodes.
+      own: mean own payoff of an episode's rounds, with its normal 95% interval over episodes.
+      opponent_payoff: mean payoff of the opponent.
+      harmful_rate: mean of what the domain counts as harmful, over rounds.
+      legal_rate: share of replies that the parser accepted.
+      exact: expected own payoff of the policy's action table against the same opponent, both seats
+        equally likely; None where the opponent has no table or the episode is no single hand.
+    """
+
+    pool: str
+    opponent: str
+    episodes: int
+    own: Interval
+    opponent_payoff: float
+    harmful_rate: float
+    legal_rate: float
+    exact: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Flat fields, the interval as `own`, `low`, `high`."""
+        flat = asdict(self) | {"own": self.own.mean, "low": self.own.low, "high": self.own.high}
+        return {key: _finite(value) for key, value in flat.items()}
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Match play against all pools.
+
+    Attributes:
+      rows: one for each opponent of each pool.
+      figures: flat names to numbers: the figures of `sepo.metrics` ("utility", "safety", ...), each
+        with "<name>_low" and "<name>_high" of its 95% interval.
+    """
+
+    rows: tuple[MatchRow, ...]
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class SampledNashConv:
+    """An estimate of NashConv from play against the exact best response.
+
+    Attributes:
+      normal: estimate with the normal-approximation interval.
+      bootstrap: the same estimate with the percentile-bootstrap interval.
+      seats: mean payoff of the best response moving first, and moving second.
+      legal_rate: share of the policy's replies that the parser accepted.
+    """
+
+    normal: Interval
+    bootstrap: Interval
+    seats: tuple[Interval, Interval]
+    legal_rate: float
+
+
+def match_play(
+    policy: Policy,
+    params: chex.ArrayTree,
+    domain: Any,
+    *,
+    episodes: int = 200,
+    seed: int = 0,
+    weights: SepoWeights | Sequence[float] = DEFAULT_WEIGHTS,
+    pools: Sequence[str] = POOLS,
+    sampling: Sampling = DEFAULT_SAMPLING,
+    slots: int = 64,
+    max_action_tokens: int = 8,
+    progress: bool = False,
+    player: Callable[..., Any] = play,
+) -> Matches:
+    """Plays `episodes` episodes against every opponent of every pool.
+
+    In single hands the seat alternates from episode to episode, so both seats weigh the same; in
+    matches of several hands it alternates within the episode.
+
+    Args:
+      policy, params: the agent.
+      domain: a domain with pools.
+      episodes: episodes an opponent, at least 2.
+      seed: fixes deals, seats, opponents and the agent's tokens.
+      weights: of the safety score: SepoWeights, or (exploitability, collusion, externality).
+      pools: pools to play.
+      sampling: how the agent samples; exact payoffs are taken at its temperature, and are left out
+        under top_k, top_p or greedy sampling.
+      slots, max_action_tokens: of the rollout engine.
+      progress: show a progress bar.
+      player: what plays a list of episodes to their end, `rollout.play` by default.
+
+    Returns:
+      Matches.
+
+    Raises:
+      ValueError: fewer than 2 episodes, or an unknown pool.
+    """
+    if episodes < 2:
+        raise ValueError(f"episodes is {episodes}; an interval needs at least 2")
+    for pool in pools:
+        check_option("pool", pool, POOLS)
+    weights = weights if isinstance(weights, SepoWeights) else SepoWeights(*weights)
+    agent = _Agent(policy, params, sampling, slots, max_action_tokens, player)
+    table = agent.single_hand_table(domain)
+    opponents = [(pool, name) for pool in pools for name in domain.pools[pool]]
+    played, labels, rows = [], [], []
+    for index, (pool, name) in enumerate(tqdm(opponents, desc="matches", disable=not progress)):
+        batch = _episodes(domain, name, episodes, derive_seed(seed, "match", pool, name))
+        agent.play(batch, seed, step=index)
+        exact = _exact_payoff(domain, table, domain.pools[pool][name]())
+        rows.append(_row(pool, name, batch, exact, single=_single_hand(domain)))
+        played += batch
+        labels += [pool] * len(batch)
+    arrays, scale = from_episodes(played, labels), payoff_scale(domain.max_payoff)
+    figures: dict[str, float] = {}
+    for name, estimate in evaluate(arrays, weights, scale, seed=seed).items():
+        figures[name] = estimate.value
+        figures[f"{name}_low"], figures[f"{name}_high"] = estimate.low, estimate.high
+    return Matches(tuple(rows), {key: v for key, v in figures.items() if math.isfinite(v)})
+
+
+@dataclass(frozen=True)
+class _Agent:
+    """A policy with the way it is played."""
+
+    policy: Policy
+    params: chex.ArrayTree
+    sampling: Sampling
+    slots: int
+    max_action_tokens: int
+    player: Callable[..., Any]
+
+    def play(self, batch: list[Any], seed: int, step: int) -> None:
+        """Plays episodes to their end, in place."""
+        self.player(
+            self.policy,
+            self.params,
+            batch,
+            sampling=self.sampling,
+            # Apart from the tokens of training; the engine's keys are int32.
+            seed=derive_seed(seed, "match tokens") % 2**31,
+            step=step,
+            slots=self.slots,
+            max_action_tokens=self.max_action_tokens,
+        )
+
+    def single_hand_table(self, domain: Any) -> np.ndarray | None:
+        """The action table where episodes are hands of a compiled game played as the table says.
+
+        Truncated or greedy sampling plays another policy than the table's; there it is None.
+        """
+        game = GAMES.get(getattr(domain, "game", None))
+        whole = not self.sampling.greedy and self.sampling.top_k == 0 and self.sampling.top_p >= 1
+        if game is None or not whole or not _single_hand(domain):
+            return None
+        temperature = self.sampling.temperature
+        table = policy_table(self.policy, self.params, game, domain, temperature=temperature)
+        return table.probabilities
+
+
+def play_matches(
+    policy: Policy, params: chex.ArrayTree, domain: Any, *, seed: int = 0, **options: Any
+) -> dict[str, float]:
+    """The flat figures of `match_play`, for a run's summary.
+
+    In a domain of single hands with a compiled game they include "sampled_nash_conv" with its
+    bootstrap interval, from as many hands a seat as there are episodes an opponent.
+
+    Args and errors as in `match_play`.
+    """
+    figures = match_play(policy, params, domain, seed=seed, **options).figures
+    if _single_hand(domain) and getattr(domain, "game", None) in GAMES:
+        kept = ("sampling", "slots", "max_action_tokens", "player")
+        passed = {key: options[key] for key in kept if key in options}
+        sampled = sampled_nash_conv(
+            policy,
+            params,
+            GAMES[domain.game],
+            domain,
+            episodes=2 * options.get("episodes", 200),
+            seed=seed,
+            **passed,
+        )
+        figures["sampled_nash_conv"] = sampled.bootstrap.mean
+        figures["sampled_nash_conv_low"] = sampled.bootstrap.low
+        figures["sampled_nash_conv_high"] = sampled.bootstrap.high
+    return figures
+
+
+def sampled_nash_conv(
+    policy: Policy,
+    params: chex.ArrayTree,
+    game: TreeGame,
+    domain: Any,
+    *,
+    episodes: int = 2000,
+    seed: int = 0,
+    sampling: Sampling = DEFAULT_SAMPLING,
+    slots: int = 64,
+    max_action_tokens: int = 8,
+    player: Callable[..., Any] = play,
+) -> SampledNashConv:
+    """Estimates NashConv by playing the policy against the exact best response to its table.
+
+    In a zero-sum game the values of the profile cancel in the sum of the gains, so
+
+        NashConv = E[payoff of the best response | it moves first] + E[... | it moves second],
+
+    the sum of two independent means, each over half of the episodes. The best response answers the
+    action table; illegal replies, which the table leaves out, are played as the domain says, so the
+    two figures agree to the interval only where the illegal mass is small.
+
+    Args:
+      policy, params: the agent.
+      game: the compiled game, zero-sum.
+      domain: renders the game; its episodes are single hands.
+      episodes: hands in all, half of them with the best response moving first; at least 4.
+      seed, sampling, slots, max_action_tokens, player: as in `match_play`.
+
+    Returns:
+      SampledNashConv, in the game's payoff unit a hand, not halved.
+
+    Raises:
+      ValueError: a game that is not zero-sum, episodes of several hands, or fewer than 4.
+    """
+    if not game.zero_sum:
+        raise ValueError(f"{game.name} is not zero-sum; the gains do not add up to this estimate")
+    if not _single_hand(domain):
+        raise ValueError(
+            f"domain {domain.name!r} plays {domain.hands} hands an episode; the tree is of one: "
+            "use a domain with hands=1"
+        )
+    if episodes < 4:
+        raise ValueError(f"episodes is {episodes}; two seats with a spread need at least 4")
+    table = policy_table(policy, params, game, domain, temperature=sampling.temperature)
+    opponent = best_response_opponent(game, table.probabilities)
+    batch = _episodes(domain, opponent, episodes, derive_seed(seed, "best response"))
+    agent = _Agent(policy, params, sampling, slots, max_action_tokens, player)
+    agent.play(batch, seed, step=2**20)  # away from the steps that match play uses
+    payoffs = np.array([sum(result.opponent for result in episode.rounds) for episode in batch])
+    # The agent sits second in odd episodes; there the best response moves first.
+    first, second = payoffs[1::2], payoffs[0::2]
+    return SampledNashConv(
+        normal=normal_interval(first, second),
+        bootstrap=bootstrap_interval(first, second, seed=seed),
+        seats=(normal_interval(first), normal_interval(second)),
+        legal_rate=_legal_rate(batch),
+    )
+
+
+def _episodes(domain: Any, opponent: Any, count: int, seed: int) -> list[Any]:
+    """Fresh episodes; in single hands the agent's seat alternates, 0 first."""
+    seats = [index % 2 if _single_hand(domain) else None for index in range(count)]
+    return [
+        domain.new_episode(opponent, seed=derive_seed(seed, index), seat=seat)
+        for index, seat in enumerate(seats)
+    ]
+
+
+def _row(pool: str, name: str, batch: list[Any], exact: float | None, single: bool) -> MatchRow:
+    own = np.array([np.mean([result.own for result in episode.rounds]) for episode in batch])
+    rounds = [result for episode in batch for result in episode.rounds]
+    # Half of the sum of the two seats' means: the seats were drawn equally often by design, so
+    # their difference is no sampling error.
+    split = single and len(batch) >= 4
+    interval = normal_interval(own[0::2], own[1::2]).scaled(0.5) if split else normal_interval(own)
+    return MatchRow(
+        pool=pool,
+        opponent=name,
+        episodes=len(batch),
+        own=interval,
+        opponent_payoff=float(np.mean([result.opponent for result in rounds])),
+        harmful_rate=float(np.mean([result.harmful for result in rounds])),
+        legal_rate=_legal_rate(batch),
+        exact=exact,
+    )
+
+
+def _legal_rate(batch: list[Any]) -> float:
+    valid = [decision.valid for episode in batch for decision in episode.decisions]
+    return rate(sum(valid), len(valid)).value if valid else math.nan
+
+
+def _single_hand(domain: Any) -> bool:
+    return getattr(domain, "hands", None) == 1
+
+
+def _exact_payoff(domain: Any, table: np.ndarray | None, opponent: Any) -> float | None:
+    """Expected own payoff of `table` against an opponent with a table, mean over both seats."""
+    rows = getattr(opponent, "table", None)
+    if table is None or rows is None:
+        return None
+    game = GAMES[domain.game]
+    if any(name not in rows for name in game.infoset_names):
+        return None
+    other = np.zeros_like(table)
+    for index, name in enumerate(game.infoset_names):
+        other[index, game.legal_mask[index]] = rows[name]
+    payoffs = []
+    for seat in (0, 1):
+        own_rows = (game.infoset_players == seat)[:, None]
+        profile = np.where(own_rows, table, other)
+        payoffs.append(tree.evaluate_on_host(game, "expected", profile)[seat])
+    return float(np.mean(payoffs))
+
+
+def _finite(value: Any) -> Any:
+    """None for a number that JSON cannot hold."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
