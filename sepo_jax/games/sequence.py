@@ -259,8 +259,8 @@ def best_gain(form: PlayerForm, policy, terminal, xp):
     """Best-response gain [B] of the player, as a sum of terms that cannot be negative.
 
     With V the best-response value of an information set and Q its action values, the gain below it
-    is D(I) = Σ_a π(I, a) [V(I) - Q(I, a) + Σ_{J below (I, a)} D(J)]. Subtracting two expected values
-    instead would lose the small gains of good policies to rounding.
+    is D(I) = Σ_a π(I, a) [V(I) - Q(I, a) + Σ_{J below (I, a)} D(J)]. Subtracting two expected
+    values instead would lose the small gains of good policies to rounding.
     """
     own = policy[form.infosets]
     value = gain = None

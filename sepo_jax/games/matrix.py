@@ -1,0 +1,315 @@
+"""NashConv and best-response gains of batches of matrix games.
+
+Shapes: `...` leading batch axes (broadcast against each other), m rows, n columns. `payoffs` are
+the row player's; in zero-sum games the column player receives the negative. Masks are True on real
+actions; payoffs and probabilities outside them are never read, so padding may hold anything, NaN
+included.
+
+Everything can be jitted, vmapped and differentiated. Outside jit the inputs are checked first
+(`check_profile`); inside only their shapes can be. Computation is float32, and float64 for float64
+inputs where JAX has x64 enabled.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+SUM_TOLERANCE = 1e-5
+CONSTANT_TOLERANCE = 1e-9  # relative to the largest payoff
+# Sums written out term by term, all of shape [...], run at memory speed on CPU and at full
+# precision everywhere; larger games go to one einsum.
+MAX_UNROLLED = 16
+
+
+def nash_conv(payoffs, row, col, row_mask=None, col_mask=None) -> jax.Array:
+    """max_i (A y)_i - min_j (xᵀ A)_j: the sum of both best-response gains of a zero-sum game.
+
+    0 exactly at an equilibrium, up to rounding (about 1e-7 of the payoff range in float32).
+
+    Args:
+      payoffs: A, [..., m, n].
+      row: x, [..., m], non-negative, sums to 1.
+      col: y, [..., n], likewise.
+      row_mask, col_mask: bool[..., m], bool[..., n]; None means that every action is real.
+
+    Returns:
+      [...], in units of the payoffs, not halved.
+
+    Raises:
+      ValueError: shapes that do not fit (all are named), NaN, negative probabilities, sums that
+        are not 1.
+    """
+    return best_response_values(payoffs, row, col, row_mask, col_mask).sum(axis=-1)
+
+
+def exploitability(
+    payoffs, row, col, row_mask=None, col_mask=None, *, col_payoffs=None
+) -> jax.Array:
+    """NashConv / 2 of a zero-sum or constant-sum game, [...].
+
+    Args and errors as in `nash_conv`. Give `col_payoffs` where the column player's payoffs are not
+    just the negative of `payoffs`: they are checked to add up to a constant.
+
+    Raises:
+      ValueError: general-sum payoffs; use `bimatrix_gains` there.
+    """
+    if col_payoffs is not None:
+        constant_sum(payoffs, col_payoffs, row_mask, col_mask)
+    return nash_conv(payoffs, row, col, row_mask, col_mask) / 2
+
+
+def best_response_values(payoffs, row, col, row_mask=None, col_mask=None) -> jax.Array:
+    """Best-response payoff of each player of a zero-sum game: (max_i (A y)_i, -min_j (xᵀ A)_j).
+
+    Args and errors as in `nash_conv`. Returns [..., 2].
+    """
+    arrays = _prepare(payoffs, row, col, row_mask, col_mask)
+    return _best_response_values(*arrays)
+
+
+def expected_value(payoffs, row, col, row_mask=None, col_mask=None) -> jax.Array:
+    """The row player's expected payoff xᵀ A y, [...]. Args and errors as in `nash_conv`."""
+    return _expected_value(*_prepare(payoffs, row, col, row_mask, col_mask))
+
+
+def bimatrix_gains(row_payoffs, col_payoffs, row, col, row_mask=None, col_mask=None) -> jax.Array:
+    """Best-response gain of each player of a general-sum game, [..., 2], each >= 0.
+
+    The row player gains Σ_i x_i (max_k (A y)_k - (A y)_i), the column player likewise with xᵀ B:
+    sums of non-negative terms, so small gains keep their digits. Both are 0 exactly at a Nash
+    equilibrium.
+
+    Args:
+      row_payoffs, col_payoffs: A and B, [..., m, n].
+      row, col, row_mask, col_mask: as in `nash_conv`.
+
+    Raises:
+      ValueError: as `nash_conv`.
+    """
+    first = _prepare(row_payoffs, row, col, row_mask, col_mask)
+    second = _prepare(col_payoffs, row, col, row_mask, col_mask)
+    return _bimatrix_gains(first[0], *second)
+
+
+def constant_sum(row_payoffs, col_payoffs, row_mask=None, col_mask=None) -> np.ndarray:
+    """What the two players' payoffs add up to in each game, float64[...].
+
+    A constant-sum game has the equilibria, values and NashConv of the zero-sum game `row_payoffs`;
+    the column player's payoff is the constant minus the row player's.
+
+    Raises:
+      ValueError: the sum varies over cells: the game is general-sum, where neither a game value nor
+        exploitability is defined.
+    """
+    first, second = np.asarray(row_payoffs, np.float64), np.asarray(col_payoffs, np.float64)
+    if first.shape != second.shape or first.ndim < 2:
+        raise ValueError(
+            f"row payoffs of shape {list(first.shape)} and column payoffs of shape "
+            f"{list(second.shape)}; both must be [..., m, n]"
+        )
+    valid = np.broadcast_to(_valid_cells(first.shape, row_mask, col_mask), first.shape)
+    total = np.where(valid, first + second, 0)
+    low = np.where(valid, total, np.inf).min(axis=(-2, -1))
+    high = np.where(valid, total, -np.inf).max(axis=(-2, -1))
+    scale = np.where(valid, np.abs(first) + np.abs(second), 0).max(axis=(-2, -1))
+    if not (high - low <= CONSTANT_TOLERANCE * np.maximum(scale, 1e-300)).all():
+        raise ValueError(
+            f"general-sum game: the payoffs of the two players add up to {low.min()} to "
+            f"{high.max()}, not to a constant; a value and exploitability need a constant sum. "
+            "Use bimatrix_gains(row_payoffs, col_payoffs, row, col) for each player's gain."
+        )
+    return (low + high) / 2
+
+
+def require_symmetric(row_payoffs, col_payoffs=None) -> None:
+    """Refuses a game whose two seats are not alike.
+
+    Args:
+      row_payoffs: A, [..., n, n]; col_payoffs: B, or None for the zero-sum game B = -A.
+
+    Raises:
+      ValueError: not square, or B differs from the transpose of A in some cell, which is named.
+    """
+    first = np.asarray(row_payoffs, np.float64)
+    second = -first if col_payoffs is None else np.asarray(col_payoffs, np.float64)
+    if first.ndim < 2 or first.shape[-1] != first.shape[-2] or first.shape != second.shape:
+        raise ValueError(
+            f"a symmetric game is square; payoffs have shapes {list(first.shape)} and "
+            f"{list(second.shape)}"
+        )
+    gap = np.abs(np.swapaxes(first, -1, -2) - second)
+    scale = max(np.abs(first).max(initial=0), np.abs(second).max(initial=0))
+    if not (gap <= CONSTANT_TOLERANCE * scale).all():
+        *_, i, j = (int(index) for index in np.unravel_index(np.argmax(gap), gap.shape))
+        raise ValueError(
+            f"the game is not symmetric: at row {i}, column {j} the column player gets "
+            f"{second[..., i, j]}, the row player gets {first[..., j, i]} with the seats swapped. "
+            "Keep the two seats apart."
+        )
+
+
+def check_profile(payoffs, row, col, row_mask=None, col_mask=None) -> None:
+    """Refuses what is not a profile of mixed strategies for the payoffs; runs on the host.
+
+    Raises:
+      ValueError: shapes that do not fit (all are named), a player without real actions, NaN or
+        infinity in real cells, negative probabilities, sums other than 1.
+    """
+    _common_shape(payoffs, row, col, row_mask, col_mask)
+    table = np.asarray(payoffs, np.float64)
+    cells = _valid_cells(table.shape, row_mask, col_mask)
+    if not np.isfinite(np.where(cells, table, 0)).all():
+        raise ValueError(f"payoffs of shape {list(table.shape)} hold NaN or infinity")
+    for name, strategy, mask in (("row", row, row_mask), ("col", col, col_mask)):
+        strategy = np.asarray(strategy, np.float64)
+        valid = np.asarray(True if mask is None else mask, bool)
+        if not np.broadcast_to(valid, np.broadcast_shapes(valid.shape, (1,))).any(-1).all():
+            raise ValueError(f"{name}_mask leaves a game without any action")
+        strategy, valid = np.broadcast_arrays(strategy, valid)
+        real = np.where(valid, strategy, 0)
+        off = np.abs(real.sum(-1) - 1)
+        for fault, bad in (
+            ("holds NaN or infinity", ~np.isfinite(real).all(-1)),
+            ("has a negative entry", (real < 0).any(-1)),
+            ("does not sum to 1 over real actions", ~(off <= SUM_TOLERANCE)),
+        ):
+            if bad.any():
+                where = tuple(int(index) for index in np.argwhere(bad)[0])
+                place = f" (batch member {list(where)})" if where else ""
+                raise ValueError(
+                    f"{name} strategy{place} {fault}: {real[where].tolist()}, "
+                    f"sum {real[where].sum()}"
+                )
+
+
+def _valid_cells(shape, row_mask, col_mask) -> np.ndarray:
+    rows = np.ones(shape[-2], bool) if row_mask is None else np.asarray(row_mask, bool)
+    cols = np.ones(shape[-1], bool) if col_mask is None else np.asarray(col_mask, bool)
+    return rows[..., :, None] & cols[..., None, :]
+
+
+def _common_shape(payoffs, row, col, row_mask, col_mask) -> tuple[int, ...]:
+    """Broadcast leading axes, after checking that all shapes fit."""
+    shape, row_shape, col_shape = np.shape(payoffs), np.shape(row), np.shape(col)
+    masks = [None if mask is None else np.shape(mask) for mask in (row_mask, col_mask)]
+    fits = len(shape) >= 2 and row_shape[-1:] == shape[-2:-1] and col_shape[-1:] == shape[-1:]
+    fits &= masks[0] is None or masks[0][-1:] == shape[-2:-1]
+    fits &= masks[1] is None or masks[1][-1:] == shape[-1:]
+    if fits:
+        leads = [shape[:-2], row_shape[:-1], col_shape[:-1]]
+        leads += [mask[:-1] for mask in masks if mask is not None]
+        try:
+            return np.broadcast_shapes(*leads)
+        except ValueError:
+            pass
+    text = [None if mask is None else list(mask) for mask in masks]
+    raise ValueError(
+        f"payoffs {list(shape)}, row {list(row_shape)}, col {list(col_shape)}, row_mask "
+        f"{text[0]}, col_mask {text[1]} do not fit; expected [..., m, n], [..., m], [..., n], "
+        "[..., m], [..., n]"
+    )
+
+
+def _prepare(payoffs, row, col, row_mask, col_mask) -> tuple:
+    """Arrays of one float type and of common leading axes; checked when they are concrete."""
+    lead = _common_shape(payoffs, row, col, row_mask, col_mask)
+    given = (payoffs, row, col)
+    arrays = [jnp.asarray(array) for array in given]
+    wide = any(array.dtype == jnp.float64 for array in arrays)
+    dtype = jnp.float64 if wide else jnp.float32
+    ranks = (2, 1, 1)
+    arrays = [
+        jnp.broadcast_to(array.astype(dtype), lead + array.shape[array.ndim - rank :])
+        for array, rank in zip(arrays, ranks, strict=True)
+    ]
+    for mask in (row_mask, col_mask):
+        if mask is not None:
+            mask = jnp.asarray(mask, bool)
+            mask = jnp.broadcast_to(mask, lead + mask.shape[-1:])
+        arrays.append(mask)
+    traced = any(isinstance(array, jax.core.Tracer) for array in arrays)
+    if not traced and not bool(_is_profile(*arrays)):
+        check_profile(payoffs, row, col, row_mask, col_mask)
+        raise ValueError(f"payoffs overflow {np.dtype(dtype).name}; divide them by a constant")
+    return tuple(arrays)
+
+
+@jax.jit
+def _is_profile(payoffs, row, col, row_mask, col_mask):
+    payoffs, row, col = _without_padding(payoffs, row, col, row_mask, col_mask)
+    # Written so that NaN fails; an empty mask fails the sum.
+    good = jnp.isfinite(payoffs).all()
+    for strategy in (row, col):
+        entries = [strategy[..., k] for k in range(strategy.shape[-1])]
+        total = _total(entries) if len(entries) <= MAX_UNROLLED else strategy.sum(-1)
+        good &= (strategy >= 0).all() & (jnp.abs(total - 1) <= SUM_TOLERANCE).all()
+    return good
+
+
+def _without_padding(payoffs, row, col, row_mask, col_mask) -> tuple:
+    if row_mask is not None:
+        payoffs = jnp.where(row_mask[..., :, None], payoffs, 0)
+        row = jnp.where(row_mask, row, 0)
+    if col_mask is not None:
+        payoffs = jnp.where(col_mask[..., None, :], payoffs, 0)
+        col = jnp.where(col_mask, col, 0)
+    return payoffs, row, col
+
+
+def _row_values(payoffs, col) -> list[jax.Array]:
+    """(A y)_i as a list of m arrays [...]."""
+    m, n = payoffs.shape[-2:]
+    if max(m, n) > MAX_UNROLLED:
+        values = jnp.einsum("...ij,...j->...i", payoffs, col, precision=jax.lax.Precision.HIGHEST)
+        return [values[..., i] for i in range(m)]
+    return [_total([payoffs[..., i, j] * col[..., j] for j in range(n)]) for i in range(m)]
+
+
+def _col_values(payoffs, row) -> list[jax.Array]:
+    """(xᵀ A)_j as a list of n arrays [...]."""
+    m, n = payoffs.shape[-2:]
+    if max(m, n) > MAX_UNROLLED:
+        values = jnp.einsum("...ij,...i->...j", payoffs, row, precision=jax.lax.Precision.HIGHEST)
+        return [values[..., j] for j in range(n)]
+    return [_total([payoffs[..., i, j] * row[..., i] for i in range(m)]) for j in range(n)]
+
+
+def _total(terms: list[jax.Array]) -> jax.Array:
+    return functools.reduce(jnp.add, terms)
+
+
+def _extreme(choose: Callable, values: list[jax.Array], mask, fill: float) -> jax.Array:
+    if mask is not None:
+        values = [jnp.where(mask[..., k], value, fill) for k, value in enumerate(values)]
+    return functools.reduce(choose, values)
+
+
+@jax.jit
+def _best_response_values(payoffs, row, col, row_mask, col_mask):
+    payoffs, row, col = _without_padding(payoffs, row, col, row_mask, col_mask)
+    upper = _extreme(jnp.maximum, _row_values(payoffs, col), row_mask, -jnp.inf)
+    lower = _extreme(jnp.minimum, _col_values(payoffs, row), col_mask, jnp.inf)
+    return jnp.stack([upper, -lower], axis=-1)
+
+
+@jax.jit
+def _expected_value(payoffs, row, col, row_mask, col_mask):
+    payoffs, row, col = _without_padding(payoffs, row, col, row_mask, col_mask)
+    return _total([row[..., i] * value for i, value in enumerate(_row_values(payoffs, col))])
+
+
+@jax.jit
+def _bimatrix_gains(row_payoffs, col_payoffs, row, col, row_mask, col_mask):
+    row_payoffs, *_ = _without_padding(row_payoffs, row, col, row_mask, col_mask)
+    col_payoffs, row, col = _without_padding(col_payoffs, row, col, row_mask, col_mask)
+    gains = []
+    for values, own, mask in (
+        (_row_values(row_payoffs, col), row, row_mask),
+        (_col_values(col_payoffs, row), col, col_mask),
+    ):
+        best = _extreme(jnp.maximum, values, mask, -jnp.inf)
+        gains.append(_total([own[..., k] * (best - value) for k, value in enumerate(values)]))
+    return jnp.stack(gains, axis=-1)
