@@ -179,23 +179,25 @@ def _place(
     share = list(share)
     for chunk in unit:
         root = int(tree[chunk.leaves[0]])
-        for number, row in enumerate(share):
+
+        def added(row: _Row, chunk: _Chunk = chunk, root: int = root) -> int:
             # A row that already holds part of this tree needs only the rest.
-            added = chunk.tokens
-            if root in row.trees:
-                added = int(lengths[list(chunk.segments - row.segments)].sum())
-            if row.tokens + added <= row_length:
-                break
-        else:
+            if root not in row.trees:
+                return chunk.tokens
+            return int(lengths[list(chunk.segments - row.segments)].sum())
+
+        fits = (n for n, row in enumerate(share) if row.tokens + added(row) <= row_length)
+        number = next(fits, len(share))
+        if number == len(share):
             if rows is not None and len(share) >= rows:
                 return None
-            number, row, added = len(share), _Row(), chunk.tokens
-            share.append(row)
+            share.append(_Row())
+        row = share[number]
         share[number] = _Row(
             segments=row.segments | chunk.segments,
             leaves=row.leaves + chunk.leaves,
             trees=row.trees | {root},
-            tokens=row.tokens + added,
+            tokens=row.tokens + added(row),
         )
     return share
 

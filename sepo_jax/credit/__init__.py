@@ -1,0 +1,5 @@
+"""Credit: from the returns of a forest to the advantage and weight of every token."""
+
+from sepo_jax.credit.assign import Credit, assign_credit, prepare
+
+__all__ = ["Credit", "assign_credit", "prepare"]
