@@ -1,7 +1,7 @@
 """Small games written out by hand: trees of three kinds of node, and matrix games as trees.
 
-    root = Decision(0, "buyer", (Leaf((0, 0)), Decision(1, "seller", (Leaf((1, 1)), Leaf((-1, 2))))))
-    game = compile_game(root, "trust")
+    seller = Decision(1, "seller", (Leaf((1, 1)), Leaf((-1, 2))))
+    game = compile_game(Decision(0, "buyer", (Leaf((0, 0)), seller)), "trust")
 
 Nodes of one information set carry the same name; a player never sees what the name does not tell.
 """

@@ -47,6 +47,7 @@ class PlayerForm:
 
     Attributes:
       infosets: int[n], rows of the policy table, sorted by own depth.
+      parents: int[n], sequence above each one.
       levels: one `Level` a depth.
       root_row: row of the terms that belong to the empty sequence (may be the zero row).
       terms: groups (opponent sequences int[t, K], own payoffs float[t, K] times chance), K rising.
@@ -54,6 +55,7 @@ class PlayerForm:
     """
 
     infosets: np.ndarray
+    parents: np.ndarray
     levels: tuple[Level, ...]
     root_row: int
     terms: tuple[tuple[np.ndarray, np.ndarray], ...]
@@ -89,7 +91,7 @@ def player_form(player, players, parents, depths, legal_mask, payoffs) -> Player
     above = np.array([number(parents[infoset], local) for infoset in order], np.int64)
     levels = _levels(depths[order], above, legal_mask[order], row_of, len(sequences))
     return PlayerForm(
-        order, levels, row_of.get(0, len(sequences)), terms, np.array(sequences, np.int64)
+        order, above, levels, row_of.get(0, len(sequences)), terms, np.array(sequences, np.int64)
     )
 
 
@@ -248,6 +250,21 @@ def best_choices(form: PlayerForm, terminal, xp):
         choices.append(best[:, None, :] == xp.arange(values.shape[1])[None, :, None])
     shape = (0, 1, terminal.shape[-1])
     return xp.concatenate(choices[::-1]) if choices else xp.zeros(shape, bool)
+
+
+def policy_action_values(form: PlayerForm, policy, terminal, xp):
+    """Counterfactual values under the player's own policy.
+
+    Returns:
+      ([n, A, B], [n, B]): values of actions and of information sets, in the order of `form.infosets`.
+    """
+    own = policy[form.infosets]
+    below, actions, infosets = None, [], []
+    for level in reversed(form.levels):
+        actions.append(_action_values(level, terminal, below, xp))
+        below = settle((own[level.start : level.stop] * actions[-1]).sum(axis=1), xp)
+        infosets.append(below)
+    return xp.concatenate(actions[::-1]), xp.concatenate(infosets[::-1])
 
 
 def policy_value(form: PlayerForm, own, terminal, xp):

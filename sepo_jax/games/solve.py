@@ -1,8 +1,8 @@
 """Equilibria of zero-sum matrix games in batches, each with a certificate.
 
 Condensed-tableau simplex in numpy float64 on many games at once; a game whose certificate fails is
-solved again in exact arithmetic (`exact`), so nothing uncertified is ever returned. The answer is one
-vertex of the optimal set, the same for the same payoffs every time. Where there are many, other
+solved again in exact arithmetic (`exact`), so nothing uncertified is ever returned. The answer is
+one vertex of the optimal set, the same for the same payoffs every time. Where there are many, other
 profiles are judged by NashConv, never by distance to this one (see `Equilibrium.unique`).
 """
 
