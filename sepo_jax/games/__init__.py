@@ -1,10 +1,10 @@
 """Exact game theory on arrays.
 
 - `matrix`: NashConv, exploitability and best-response gains of batches of matrix games.
-- `solve`, `exact`: equilibria of zero-sum matrix games, in floats with a certificate and in fractions.
-- `tree`: two-player games in extensive form, compiled to arrays: values, best responses and NashConv
-  of batches of policies. `compiler` says what rules must offer, `explicit` writes small games by hand,
-  `open_spiel` brings in OpenSpiel's.
+- `solve`, `exact`: equilibria of zero-sum matrix games, in certified floats and in fractions.
+- `tree`: two-player games in extensive form, compiled to arrays: values, best responses, NashConv
+  of batches of policies. `compiler` says what rules must offer, `explicit` writes small games by
+  hand, `open_spiel` brings in OpenSpiel's.
 - `equilibrium`: equilibria of constant-sum tree games by linear programming, CFR and CFR+.
 - `kuhn`, `leduc`: two poker games.
 

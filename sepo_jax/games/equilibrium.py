@@ -185,8 +185,8 @@ def cfr(
     """Counterfactual regret minimization (Zinkevich et al., NIPS 2007).
 
     Each step adds counterfactual regrets Q(I, a) - V(I), plays in proportion to their positive
-    part, and averages the realization plans of its policies. In constant-sum games the average policy's
-    NashConv goes to 0; in others no such promise holds.
+    part, and averages the realization plans of its policies. In constant-sum games the NashConv
+    of the average policy goes to 0; in others no such promise holds.
 
     Args:
       iterations: steps to do.

@@ -256,7 +256,7 @@ def policy_action_values(form: PlayerForm, policy, terminal, xp):
     """Counterfactual values under the player's own policy.
 
     Returns:
-      ([n, A, B], [n, B]): values of actions and of information sets, in the order of `form.infosets`.
+      ([n, A, B], [n, B]): values of actions and information sets, ordered as `form.infosets`.
     """
     own = policy[form.infosets]
     below, actions, infosets = None, [], []

@@ -15,6 +15,7 @@ cards. NashConv is that of Lanctot et al., "A unified game-theoretic approach to
 reinforcement learning" (arXiv 1711.00832).
 """
 
+import math
 from functools import partial
 
 import jax
@@ -151,7 +152,8 @@ def check_policy(game: TreeGame, policy) -> None:
         information set is named.
     """
     _check_shape(game, np.shape(policy))
-    table = np.asarray(policy, np.float64).reshape(-1, game.num_infosets, game.num_actions)
+    table = np.asarray(policy, np.float64)
+    table = table.reshape(math.prod(table.shape[:-2]), *table.shape[-2:])
     for fault, bad in (
         ("holds NaN or infinity", ~np.isfinite(table).all(-1)),
         ("has a negative entry", (table < 0).any(-1)),
@@ -217,7 +219,7 @@ def _batched(game: TreeGame, quantity: str, policy: jax.Array) -> jax.Array:
     """Runs `_QUANTITIES[quantity]` over chunks of the flattened leading axes."""
     lead = policy.shape[:-2]
     table_shape = policy.shape[-2:]
-    flat = policy.reshape(-1, *table_shape)
+    flat = policy.reshape(math.prod(lead), *table_shape)
     num_sequences = sum(form.num_sequences for form in game.forms)
     chunk = 1 << max(0, (CHUNK_ELEMENTS // num_sequences).bit_length() - 1)
 
