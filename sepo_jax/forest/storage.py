@@ -59,7 +59,7 @@ def load(path: str | os.PathLike) -> Forest:
     try:
         with np.load(path, allow_pickle=False) as stored:
             content = {name: stored[name] for name in stored.files}
-    except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not a whole forest file: {error}") from error
     given = str(content.pop("format", "no format mark"))
     if given != FORMAT:
