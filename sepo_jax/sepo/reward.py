@@ -34,9 +34,9 @@ from sepo_jax.names import check_option
 from sepo_jax.sepo.episodes import COLLUSIVE, EXPLOITER, TRAIN, EpisodeArrays
 
 CREDITS = ("shared", "per_rollout", "credited")
-# Rewards of "shared" lie on this grid: exact in float32 up to 128, so that the shared penalty
+# Rewards of "shared" lie on this grid: exact in float32 up to 1024, so that the shared penalty
 # leaves the differences within a group untouched to the last bit.
-SHARED_GRID = 2.0**-16
+SHARED_GRID = 2.0**-14
 
 
 @dataclass(frozen=True)
