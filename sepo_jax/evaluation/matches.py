@@ -142,22 +142,13 @@ def match_play(
         check_option("pool", pool, POOLS)
     weights = weights if isinstance(weights, SepoWeights) else SepoWeights(*weights)
     agent = _Agent(policy, params, sampling, slots, max_action_tokens, player)
-    table = agent.single_hand_table(domain)
-    opponents = [(pool, name) for pool in pools for name in domain.pools[pool]]
-    played, labels, rows = [], [], []
-    for index, (pool, name) in enumerate(tqdm(opponents, desc="matches", disable=not progress)):
-        batch = _episodes(domain, name, episodes, derive_seed(seed, "match", pool, name))
-        agent.play(batch, seed, step=index)
-        exact = _exact_payoff(domain, table, domain.pools[pool][name]())
-        rows.append(_row(pool, name, batch, exact, single=_single_hand(domain)))
-        played += batch
-        labels += [pool] * len(batch)
+    rows, played, labels = _play_pools(agent, domain, pools, episodes, seed, progress)
     arrays, scale = from_episodes(played, labels), payoff_scale(domain.max_payoff)
     figures: dict[str, float] = {}
     for name, estimate in evaluate(arrays, weights, scale, seed=seed).items():
         figures[name] = estimate.value
         figures[f"{name}_low"], figures[f"{name}_high"] = estimate.low, estimate.high
-    return Matches(tuple(rows), {key: v for key, v in figures.items() if math.isfinite(v)})
+    return Matches(rows, {name: v for name, v in figures.items() if math.isfinite(v)})
 
 
 @dataclass(frozen=True)
@@ -287,6 +278,21 @@ def sampled_nash_conv(
         seats=(normal_interval(first), normal_interval(second)),
         legal_rate=_legal_rate(batch),
     )
+
+
+def _play_pools(agent: _Agent, domain, pools, episodes: int, seed: int, progress: bool):
+    """A row for each opponent, all finished episodes, and the pool of each."""
+    table = agent.single_hand_table(domain)
+    opponents = [(pool, name) for pool in pools for name in domain.pools[pool]]
+    rows, played, labels = [], [], []
+    for index, (pool, name) in enumerate(tqdm(opponents, desc="matches", disable=not progress)):
+        batch = _episodes(domain, name, episodes, derive_seed(seed, "match", pool, name))
+        agent.play(batch, seed, step=index)
+        exact = _exact_payoff(domain, table, domain.pools[pool][name]())
+        rows.append(_row(pool, name, batch, exact, single=_single_hand(domain)))
+        played += batch
+        labels += [pool] * len(batch)
+    return tuple(rows), played, labels
 
 
 def _episodes(domain: Any, opponent: Any, count: int, seed: int) -> list[Any]:

@@ -173,6 +173,19 @@ MEASURES: dict[str, Measure] = {
             "Share of ratio units whose surrogate was clipped; 0 when every batch is used once.",
         ),
         Measure(
+            "loss_part",
+            "Part of the loss",
+            "",
+            "One term of the loss before its weight (policy: the surrogate).",
+        ),
+        Measure(
+            "exploiter_gain",
+            "Advantage of one exploiter",
+            "lower",
+            "Mean of opponent's payoff - own payoff a round against this exploiter, not clamped: "
+            "negative where the policy wins.",
+        ),
+        Measure(
             "gradient_norm",
             "Gradient norm",
             "",
@@ -217,6 +230,9 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"frac(tion)?_(no|zero)_spread(_groups)?|no_spread", "no_spread_fraction"),
 )
 
+# Keys "<family>/<member>" whose members have names of their own.
+_FAMILIES = {"loss": "loss_part", "exploit_pool_advantage": "exploiter_gain"}
+
 # Things that went wrong, whatever the unit: a reader looks for zeros.
 _COUNTER = re.compile(
     r"(failed|failure|skipped|invalid|illegal_repl|dropped|missing|truncated|forfeit|nonfinite|"
@@ -226,7 +242,9 @@ _COUNTER = re.compile(
 
 def canonical(key: str) -> str | None:
     """Canonical measure of a flat key ("sepo/eval/nash_conv" -> "nash_conv"), None if unknown."""
-    last = key.rsplit("/", 1)[-1].lower()
+    *parents, last = key.lower().split("/")
+    if parents and parents[-1] in _FAMILIES:
+        return _FAMILIES[parents[-1]]
     if last in MEASURES:
         return last
     for pattern, name in _PATTERNS:
@@ -245,5 +263,5 @@ def describe(key: str) -> Measure:
 
 
 def is_counter(key: str) -> bool:
-    """True for keys that count or rate things that went wrong (failed, skipped, invalid, ...)."""
+    """True for keys that count or rate what went wrong (failed, skipped, invalid, ...)."""
     return bool(_COUNTER.search(key.rsplit("/", 1)[-1].lower()))

@@ -68,6 +68,14 @@ def is_kuhn(names: Sequence[str]) -> bool:
     return bool(names) and set(names) <= set(KUHN_FAMILY)
 
 
+def kuhn_ranges() -> dict[str, tuple[float, float]]:
+    """Information set -> smallest and largest probability of action 1 over the equilibria."""
+    return {
+        name: (constant, constant + slope * MAX_ALPHA)
+        for name, (constant, slope) in KUHN_FAMILY.items()
+    }
+
+
 def kuhn_member(alpha: float) -> dict[str, list[float]]:
     """The equilibrium with parameter alpha: information set -> [P(pass or fold), P(bet or call)].
 
@@ -116,7 +124,7 @@ def compare_to_kuhn_family(table: Mapping[str, Sequence[float]]) -> FamilyCompar
     rows = {}
     for name in present:
         constant, slope = KUHN_FAMILY[name]
-        low, high = constant, constant + slope * MAX_ALPHA
+        low, high = kuhn_ranges()[name]
         p = float(table[name][1])
         outside = max(low - p, p - high, 0.0)
         rows[name] = Deviation(p, low, high, constant + slope * alpha, outside)

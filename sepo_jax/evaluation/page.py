@@ -50,6 +50,7 @@ td.w{white-space:nowrap}
 td.why{color:#52606d;font-size:13px;min-width:300px}
 tr.main td{background:#eef4fb;font-weight:600}
 tr.main td.why{font-weight:400}
+.interval{color:#7b8794;font-size:12px;font-weight:400}
 .off{color:#b3261e;font-weight:600}
 .ok{color:#2e7d4f}
 .muted{color:#7b8794}
@@ -162,9 +163,11 @@ def document(title: str, header: Any, sections: Sequence[tuple[str, str, Html]])
     """The whole page from (identity, short title, HTML) parts, with links between them."""
     links = tag("nav", *(tag("a", short, href=f"#{name}") for name, short, _ in sections))
     body = tag("main", header, links, *(content for _, _, content in sections))
-    return (
+    text = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
         f"<body>\n{body}\n</body>\n</html>\n"
     )
+    # Charts bring names of their own; see `escape` for lone surrogates.
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -43,6 +43,8 @@ def _sample(sample: dict[str, Any]) -> Html:
             continue
         if key == "messages" and isinstance(value, list):
             turns += [_message(message) for message in value]
+        elif key == "decisions" and isinstance(value, list):
+            turns += [_decision(decision) for decision in value]
         elif isinstance(value, str) and (len(value) > 60 or "\n" in value or key == "text"):
             turns.append(_turn("reply" if key == "text" else key, page.code(value)))
         elif isinstance(value, list | dict):
@@ -60,6 +62,18 @@ def _message(message: Any) -> Html:
         return _turn("message", page.code(message))
     role, content = str(message.get("role", "?")), page.code(str(message.get("content", "")))
     return _turn(role, page.details("show", content) if role == "system" else content)
+
+
+def _decision(decision: Any) -> Html:
+    """A decision of an episode: the situation, then the reply, marked when it was refused."""
+    if not isinstance(decision, Mapping):
+        return _turn("decision", page.code(decision))
+    name = str(decision.get("observation", "prompt"))
+    prompt = _turn(name, page.code(str(decision.get("prompt", ""))))
+    refused = decision.get("valid") is False
+    mark = tag("span", "not a legal action", class_="tag bad") if refused else ""
+    reply = page.code(str(decision.get("reply", "")))
+    return page.join([prompt, _turn("reply", page.join([reply, mark]))])
 
 
 def _turn(name: str, content: Html) -> Html:
@@ -101,7 +115,7 @@ def settings_section(run: RunData) -> Html:
     facts = [
         [key, value if isinstance(value, str) else page.code(value)]
         for key, value in run.summary.items()
-        if key != "versions" and ("/" not in key or to_number(value) is None)
+        if key.partition("/")[0] != "versions" and ("/" not in key or to_number(value) is None)
     ]
     notes = [tag("li", note) for note in run.notes]
     return page.section(

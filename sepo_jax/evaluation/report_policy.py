@@ -3,24 +3,32 @@
 import math
 from collections.abc import Mapping
 
+from ..games.kuhn import KUHN
 from . import page, plots
-from .nash_family import KUHN_FAMILY, compare_to_kuhn_family, is_kuhn
+from .nash_family import FamilyComparison, compare_to_kuhn_family, is_kuhn, kuhn_ranges
 from .page import Html, number, tag
-from .report_sections import STAGE_LABELS, STAGE_ORDER
+from .policy_table import nash_conv_of_table, table_from_named
+from .report_sections import STAGE_LABELS, STAGE_ORDER, by_stage
 from .run_data import RunData
+
+Table = Mapping[str, list[float]]
 
 _MAX_TABLE_ROWS = 80
 
 
 def policy_section(run: RunData) -> Html:
     """The action tables; for Kuhn poker beside the family of equilibria."""
-    tables = {stage: table for stage, table in run.tables.items() if table}
+    tables = {
+        stage: table
+        for stage, table in run.tables.items()
+        if table and not _is_uniform(table)  # its row says nothing that its name does not
+    }
     if not tables:
         return page.section("policy", "Policy table", "No action table was written yet.")
     order = [s for s in STAGE_ORDER if s in tables] + [s for s in tables if s not in STAGE_ORDER]
     tables = {stage: tables[stage] for stage in order}
     if all(is_kuhn(list(table)) and _two_columns(table) for table in tables.values()):
-        return _kuhn_policy_section(tables)
+        return _kuhn_policy_section(run, tables)
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
     rows = [
         [name, *(_probabilities(table.get(name)) for table in tables.values())]
@@ -35,6 +43,10 @@ def policy_section(run: RunData) -> Html:
         f"Probability of each action, in the game's order, normalised over legal actions.{more}",
         page.table(headers, rows),
     )
+
+
+def _is_uniform(table: Mapping[str, list[float]]) -> bool:
+    return all(max(row) == min(row) for row in table.values())
 
 
 def _two_columns(table: Mapping[str, list[float]]) -> bool:
@@ -61,37 +73,8 @@ def _kuhn_label(name: str) -> str:
     return f"{_CARDS[name[0]]}, {_HISTORIES[name[1:]]}"
 
 
-def _kuhn_policy_section(tables: Mapping[str, Mapping[str, list[float]]]) -> Html:
+def _kuhn_policy_section(run: RunData, tables: Mapping[str, Table]) -> Html:
     """Kuhn poker: chart and table of P(bet or call) beside the range over all equilibria."""
-    comparisons = {
-        stage: compare_to_kuhn_family(table)
-        for stage, table in tables.items()
-        if all(math.isfinite(p) for row in table.values() for p in row)
-    }
-    chart_rows, rows = [], []
-    last = list(comparisons)[-1] if comparisons else None
-    for name, (constant, slope) in KUHN_FAMILY.items():
-        low, high = constant, constant + slope / 3
-        spread = number(low, 3) if low == high else f"{low:.3f} to {high:.3f}"
-        shown = {s: t[name][1] for s, t in tables.items() if name in t}
-        chart_rows.append(plots.PolicyRow(f"{name}   {_kuhn_label(name)}", low, high, shown))
-        cells = [_kuhn_cell(shown.get(stage), low, high) for stage in tables]
-        nearest = (
-            number(comparisons[last].rows[name].nearest, 3)
-            if name in _rows(comparisons, last)
-            else "–"
-        )
-        rows.append([name, _kuhn_label(name), spread, *cells, nearest])
-    headers = ["Set", "Situation", "Equilibria"]
-    headers += [STAGE_LABELS.get(s, s) for s in tables]
-    headers.append(f"Equilibrium nearest to {STAGE_LABELS.get(last, last or 'none')}")
-    distances = [
-        [STAGE_LABELS.get(s, s), number(c.alpha, 3), number(c.root_mean_square, 4)]
-        for s, c in comparisons.items()
-    ]
-    chart = plots.policy_chart(
-        chart_rows, title="Policy beside the equilibria", label="probability of bet or call"
-    )
     return page.section(
         "policy",
         "Policy table",
@@ -99,25 +82,79 @@ def _kuhn_policy_section(tables: Mapping[str, Mapping[str, list[float]]]) -> Htm
         "policy's token probabilities and normalised over the two legal actions. Green: the range "
         "over the family of equilibria (alpha, the jack's bet, from 0 to 1/3). Red numbers lie "
         "outside by the amount in brackets.",
-        page.figure(chart, ""),
-        page.table(headers, rows, classes=["", "w", "n", *["n"] * len(tables), "n"]),
-        tag("h3", "Distance to the nearest equilibrium"),
-        page.table(
-            ["Stage", "alpha of the nearest", "Root mean square difference of probabilities"],
-            distances,
-            classes=["", "n", "n"],
-        ),
+        page.figure(_kuhn_chart(tables), ""),
+        _kuhn_table(tables),
+        tag("h3", "What the deviations cost"),
+        _kuhn_costs(run, tables),
         tag(
             "p",
             "Inside every range is not yet an equilibrium: the free sets must agree on one alpha. "
-            "These are distances of probabilities; what they cost is the NashConv above.",
+            "Distance: root mean square difference of probabilities to the nearest member of the "
+            "family. NashConv is recomputed here from the table and set beside the run's own.",
             class_="muted",
         ),
     )
 
 
-def _rows(comparisons: Mapping, stage: str | None) -> Mapping:
-    return comparisons[stage].rows if stage else {}
+def _kuhn_chart(tables: Mapping[str, Table]) -> str:
+    rows = []
+    for name, (low, high) in kuhn_ranges().items():
+        shown = {stage: table[name][1] for stage, table in tables.items() if name in table}
+        rows.append(plots.PolicyRow(f"{_kuhn_label(name)} ({name})", low, high, shown))
+    return plots.policy_chart(
+        rows, title="Policy beside the equilibria", label="probability of bet or call"
+    )
+
+
+def _kuhn_table(tables: Mapping[str, Table]) -> Html:
+    """One line an information set; the last column is the equilibrium nearest to the last stage."""
+    trained = [stage for stage in tables if stage not in ("best_known", "untrained")]
+    last = (trained or list(tables))[-1]
+    comparison = _comparison(tables[last])
+    rows = []
+    for name, (low, high) in kuhn_ranges().items():
+        spread = number(low, 3) if low == high else f"{low:.3f} to {high:.3f}"
+        cells = [_kuhn_cell(t[name][1] if name in t else None, low, high) for t in tables.values()]
+        known = comparison is not None and name in comparison.rows
+        nearest = number(comparison.rows[name].nearest, 3) if known else "–"
+        rows.append([name, _kuhn_label(name), spread, *cells, nearest])
+    headers = ["Set", "Situation", "Equilibria", *(STAGE_LABELS.get(s, s) for s in tables)]
+    headers.append(f"Equilibrium nearest to {STAGE_LABELS.get(last, last)}")
+    return page.table(headers, rows, classes=["", "w", "n", *["n"] * len(tables), "n"])
+
+
+def _kuhn_costs(run: RunData, tables: Mapping[str, Table]) -> Html:
+    """For each stage: NashConv of its table, agreement with the run's figure, distance, alpha."""
+    figures = by_stage(run.summary)
+    rows = []
+    for stage, table in tables.items():
+        comparison = _comparison(table)
+        try:
+            rows_given = table_from_named(KUHN, table, missing="error").table
+            cost = float(nash_conv_of_table(KUHN, rows_given))
+        except ValueError as error:
+            rows.append([STAGE_LABELS.get(stage, stage), "–", tag("span", error), "–", "–"])
+            continue
+        stated = figures.get(stage, {}).get("nash_conv")
+        agrees: Html | str = "not stated"
+        if stated is not None:
+            same = abs(stated - cost) <= 1e-3
+            agrees = (
+                tag("span", "agrees", class_="ok")
+                if same
+                else tag("span", page.join(["the run says ", number(stated)]), class_="off")
+            )
+        distance = number(comparison.root_mean_square) if comparison else "–"
+        alpha = number(comparison.alpha, 3) if comparison else "–"
+        rows.append([STAGE_LABELS.get(stage, stage), number(cost), agrees, distance, alpha])
+    headers = ["Stage", "NashConv of this table", "Summary", "Distance", "alpha of the nearest"]
+    return page.table(headers, rows, classes=["", "n", "", "n", "n"])
+
+
+def _comparison(table: Table) -> FamilyComparison | None:
+    """The table beside the family, None when it holds NaN."""
+    finite = all(math.isfinite(p) for row in table.values() for p in row)
+    return compare_to_kuhn_family(table) if finite else None
 
 
 def _kuhn_cell(probability: float | None, low: float, high: float) -> Html:

@@ -33,6 +33,9 @@ CURVES = (
     "clip_fraction",
     "illegal_mass",
     "legal_rate",
+    "utility",
+    "exploit_pool_advantage",
+    "safety",
 )
 # What a reader expects of each stage; its absence is worth a sentence.
 _EXPECTED = {
@@ -130,10 +133,12 @@ def summary_section(run: RunData) -> Html:
         return page.section("summary", "Summary", "No final figures: summary.json has none yet.")
     rows = []
     for key in keys:
+        if _end_of_interval(key, keys):
+            continue
         measure = describe(key)
-        label = measure.label if canonical(key) else key
+        label = measure.label if canonical(key) == key else key
         arrow = {"lower": "\u00a0↓", "higher": "\u00a0↑"}.get(measure.better, "")
-        cells = [number(m[key]) if key in m else tag("span", "–") for m in stages.values()]
+        cells = [_figure(measures, key) for measures in stages.values()]
         rows.append([f"{label}{arrow}", *cells, measure.sentence])
     headers = ["Measure", *(STAGE_LABELS.get(s, s) for s in stages), "What it measures"]
     classes = ["", *["n"] * len(stages), "why"]
@@ -141,9 +146,27 @@ def summary_section(run: RunData) -> Html:
         "summary",
         "Summary",
         "Final figures by stage beside their baselines. An arrow says which way is better; a dash "
-        "means that the run did not measure it.",
+        "means that the run did not measure it. Brackets: 95% interval over episodes, for "
+        "figures that were sampled.",
         page.table(headers, rows, classes=classes, main_rows=[0]),
     )
+
+
+def _end_of_interval(key: str, keys: Mapping[str, Any]) -> bool:
+    """True for "<name>_low" and "<name>_high" of a figure that is listed itself."""
+    name, _, end = key.rpartition("_")
+    return end in ("low", "high") and name in keys
+
+
+def _figure(measures: Mapping[str, Any], key: str) -> Html:
+    """A figure with its interval below it, a dash when it was not measured."""
+    if key not in measures:
+        return tag("span", "–")
+    low, high = measures.get(f"{key}_low"), measures.get(f"{key}_high")
+    if low is None or high is None:
+        return number(measures[key])
+    interval = page.join(["[", number(low, 3), ", ", number(high, 3), "]"])
+    return page.join([number(measures[key]), tag("div", interval, class_="interval")])
 
 
 def nash_conv_section(run: RunData) -> Html:

@@ -8,7 +8,7 @@ The layout (training writes it as the run goes):
   summary.json    final figures by stage under flat keys such as "sepo/nash_conv"
   tables.json     stage -> information set -> probabilities of the actions
   samples.jsonl   one line a sample of play
-  versions.json   package -> version (or "versions" inside config.json or summary.json)
+  versions.json   package -> version (or "versions/<package>" keys of summary.json)
   evaluation.json match play and exact values, written by experiments/evaluate.py
 
 Reading never fails on the content of a file: what cannot be read becomes a line in `notes`, which
@@ -242,9 +242,11 @@ def _read_tables(path: Path, notes: list[str]) -> dict[str, dict[str, list[float
 
 
 def _versions(path: Path, config: dict, summary: dict, notes: list[str]) -> dict[str, Any]:
-    """Versions from versions.json, else the "versions" entry of the summary or the config."""
+    """Versions from versions.json, else from the summary or the config, nested or flat."""
     candidates = [summary.get("versions"), config.get("versions")]
     candidates.insert(0, _optional_object(path / "versions.json", notes))
+    flat = {k.partition("/")[2]: v for k, v in summary.items() if k.startswith("versions/")}
+    candidates.append(flat)
     for candidate in candidates:
         if isinstance(candidate, Mapping) and candidate:
             return dict(candidate)

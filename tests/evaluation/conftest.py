@@ -35,7 +35,7 @@ def _metrics(sft_steps: int, sepo_steps: int):
             "gradient_norm": 2 * math.exp(-step / 25) + 0.2 * generator.random(),
         }
         if step % 20 == 0:
-            line["nash_conv"] = 0.9 * math.exp(-step / 80) + 0.15
+            line["nash_conv"] = 0.9 * math.exp(-step / 80) + 0.03
             line["illegal_mass"] = math.exp(-step / 15)
         yield line
     for step in range(1, sepo_steps + 1):
@@ -54,7 +54,7 @@ def _metrics(sft_steps: int, sepo_steps: int):
             "skipped_updates": 0,
         }
         if step % 10 == 0:
-            line["nash_conv"] = 0.3 * math.exp(-step / 30) + 0.07
+            line["nash_conv"] = 0.3 * math.exp(-step / 30) + 0.02
             line["illegal_mass"] = 0.002
         yield line
 
@@ -72,10 +72,15 @@ def write_run(directory, sft_steps: int = 100, sepo_steps: int = 80):
     }
     summary = {
         "uniform/nash_conv": 11 / 12,
-        "untrained/nash_conv": 0.9421,
-        "sft/nash_conv": 0.3318,
-        "sepo/nash_conv": 0.0921,
+        "untrained/nash_conv": 0.8857,
+        "sft/nash_conv": 0.2887,
+        "sepo/nash_conv": 0.0399,
         "best_known/nash_conv": 2.2e-16,
+        "sepo/safety_low": 0.05,
+        "sepo/safety_high": 0.13,
+        "versions/jax": "0.0.1",
+        "versions/numpy": "0.0.2",
+        "commit": "0123456789abcdef",
         "untrained/illegal_mass": 0.999,
         "sft/illegal_mass": 0.0031,
         "sepo/illegal_mass": 0.0008,
@@ -85,7 +90,6 @@ def write_run(directory, sft_steps: int = 100, sepo_steps: int = 80):
         "sepo/exploit_pool_advantage": 0.05,
         "sepo/safety": 0.09,
         "seconds": 211.0,
-        "versions": {"jax": "0.0.1", "numpy": "0.0.2"},
     }
     tables = {"untrained": _mixed(0.97), "sft": _mixed(0.4, 0.3), "sepo": _mixed(0.06, 0.21)}
     samples = [
@@ -93,14 +97,15 @@ def write_run(directory, sft_steps: int = 100, sepo_steps: int = 80):
             "stage": stage,
             "step": step,
             "opponent": "NashApprox",
-            "messages": [
-                {"role": "system", "content": "You play Kuhn poker. Rules ..."},
-                {"role": "user", "content": "Your card: Q. The opponent bets. FOLD or CALL?"},
+            "payoff": -2.0,
+            "decisions": [
+                {
+                    "observation": "Qpb",
+                    "prompt": "You hold the Queen. You passed and your opponent bet.",
+                    "reply": "CALL" if step % 2 == 0 else "I call!",
+                    "valid": step % 2 == 0,
+                }
             ],
-            "text": "CALL",
-            "action": 1,
-            "valid": step % 2 == 0,
-            "reward": -1.5,
         }
         for stage in ("sft", "sepo")
         for step in range(10)
@@ -117,6 +122,17 @@ def write_run(directory, sft_steps: int = 100, sepo_steps: int = 80):
         ("samples", samples),
     ):
         (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return directory
+
+
+@pytest.fixture
+def small_run(tmp_path):
+    """A finished run that logged little: its page draws fast."""
+    directory = write_run(tmp_path / "small", sft_steps=20, sepo_steps=20)
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    kept = ("stage", "step", "loss", "nash_conv")
+    text = "".join(json.dumps({k: v for k, v in m.items() if k in kept}) + "\n" for m in lines)
+    (directory / "metrics.jsonl").write_text(text)
     return directory
 
 

@@ -1,0 +1,79 @@
+"""Judges a policy: exact NashConv, illegal mass, match play against every pool.
+
+python experiments/evaluate.py --run=runs/sepo_kuhn_seed0          # also writes evaluation.json
+python experiments/evaluate.py --policy=<Hugging Face directory>   # Kuhn poker, single hands
+"""
+
+import json
+from pathlib import Path
+
+from absl import flags
+
+from sepo_jax.evaluation import evaluate_policy, render_text, write_report
+from sepo_jax.policy import Sampling, load
+from sepo_jax.sepo import SepoWeights
+from sepo_jax.training.command_line import run_main
+from sepo_jax.training.settings import Settings, read_settings
+from sepo_jax.training.setup import game_of, make_domain
+
+RUN = flags.DEFINE_string("run", "", "directory of a finished run")
+POLICY = flags.DEFINE_string("policy", "", "Hugging Face directory of a policy, instead of a run")
+EPISODES = flags.DEFINE_integer("episodes", 200, "episodes against each opponent")
+SEED = flags.DEFINE_integer("seed", 0, "seed of deals, opponents and samples")
+TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "of the sampler and of the exact table")
+SLOTS = flags.DEFINE_integer("slots", 64, "contexts decoded at once")
+DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
+
+
+def find_policy() -> tuple[Path, Settings]:
+    """The policy directory and the settings it was trained with (defaults for a bare policy).
+
+    Raises:
+      ValueError: neither or both of --run and --policy.
+      FileNotFoundError: the run has no config or no policy yet.
+    """
+    if bool(RUN.value) == bool(POLICY.value):
+        raise ValueError("give either --run=runs/<name> or --policy=<Hugging Face directory>")
+    if POLICY.value:
+        return Path(POLICY.value), Settings()
+    run = Path(RUN.value)
+    if not (run / "config.json").is_file():
+        raise FileNotFoundError(f"{run} is no run directory: it has no config.json")
+    if not (run / "policy").is_dir():
+        raise FileNotFoundError(
+            f"{run} has no policy/ yet, which a run writes at its end; let it finish "
+            "(experiments/train.py --resume), or evaluate another directory with --policy"
+        )
+    return run / "policy", read_settings(json.loads((run / "config.json").read_text()))
+
+
+def main() -> None:
+    """Evaluates, prints, and for a run writes evaluation.json and the report again."""
+    directory, settings = find_policy()
+    policy, params = load(directory)
+    domain = make_domain(settings.domain)
+    sepo = settings.sepo
+    record = evaluate_policy(
+        policy,
+        params,
+        domain,
+        game_of(domain),
+        episodes=EPISODES.value,
+        seed=SEED.value,
+        weights=SepoWeights(
+            sepo.exploitability_weight, sepo.collusion_weight, sepo.externality_weight
+        ),
+        sampling=Sampling(temperature=TEMPERATURE.value),
+        slots=SLOTS.value,
+        max_action_tokens=settings.rollout.max_action_tokens,
+        progress=True,
+    )
+    print(render_text(record))
+    if RUN.value:
+        target = Path(RUN.value) / "evaluation.json"
+        target.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        print(f"\nwritten: {target}, {write_report(RUN.value)}")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,164 @@
+"""Everything that is measured of a policy, as one JSON-able record and as text for a terminal."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import chex
+import numpy as np
+
+from ..games.tree import TreeGame
+from ..policy import Policy, Sampling
+from ..sepo import SepoWeights
+from .matches import DEFAULT_SAMPLING, DEFAULT_WEIGHTS, match_play, sampled_nash_conv
+from .measures import describe
+from .policy_table import exact_nash_conv, nash_conv_of_table
+from .statistics import Interval
+
+
+def evaluate_policy(
+    policy: Policy,
+    params: chex.ArrayTree,
+    domain: Any,
+    game: TreeGame | None,
+    *,
+    episodes: int = 200,
+    seed: int = 0,
+    weights: SepoWeights = DEFAULT_WEIGHTS,
+    sampling: Sampling = DEFAULT_SAMPLING,
+    slots: int = 64,
+    max_action_tokens: int = 8,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Exact values, match play and the sampled NashConv of one policy.
+
+    Args:
+      policy, params: the policy.
+      domain: its task.
+      game: the compiled game with the domain's rules; None leaves the exact values out.
+      episodes: episodes against each opponent; ten times as many hands for the sampled NashConv.
+      seed, weights, sampling, slots, max_action_tokens, progress: as in `matches.match_play`.
+
+    Returns:
+      The content of evaluation.json: "nash_conv" with its baseline "uniform_nash_conv", "table",
+      "illegal_mass", "matches" (a dict an opponent), "figures", "sampled_nash_conv", and the
+      settings of the evaluation.
+
+    Raises:
+      ValueError: as `match_play`.
+    """
+    record: dict[str, Any] = {
+        "episodes": episodes,
+        "seed": seed,
+        "temperature": sampling.temperature,
+    }
+    if game is not None:
+        record |= _exact(policy, params, game, domain, sampling.temperature)
+    engine = {"sampling": sampling, "slots": slots, "max_action_tokens": max_action_tokens}
+    matches = match_play(
+        policy,
+        params,
+        domain,
+        episodes=episodes,
+        seed=seed,
+        weights=weights,
+        progress=progress,
+        **engine,
+    )
+    record["matches"] = [row.to_json() for row in matches.rows]
+    record["figures"] = matches.figures
+    if game is not None and getattr(domain, "hands", None) == 1:
+        sampled = sampled_nash_conv(
+            policy, params, game, domain, episodes=10 * episodes, seed=seed, **engine
+        )
+        record["sampled_nash_conv"] = _interval(sampled.bootstrap)
+        record["sampled_nash_conv_normal"] = _interval(sampled.normal)
+    return record
+
+
+def _exact(policy, params, game, domain, temperature) -> dict[str, Any]:
+    exact = exact_nash_conv(policy, params, game, domain, temperature=temperature)
+    legal = np.asarray(game.legal_mask, np.float64)
+    uniform = nash_conv_of_table(game, legal / legal.sum(axis=1, keepdims=True))
+    rows = zip(game.infoset_names, exact.probabilities.tolist(), strict=True)
+    return {
+        "game": game.name,
+        "nash_conv": float(exact),
+        "uniform_nash_conv": float(uniform),
+        "exploitability": exact.exploitability,
+        "gains": list(exact.gains),
+        "values": list(exact.values),
+        "illegal_mass": float(exact.illegal_mass.mean()),
+        "max_illegal_mass": float(exact.illegal_mass.max()),
+        "table": dict(rows),
+    }
+
+
+def _interval(interval: Interval) -> dict[str, Any]:
+    return {
+        "mean": interval.mean,
+        "low": interval.low,
+        "high": interval.high,
+        "count": interval.count,
+        "level": interval.level,
+        "method": interval.method,
+    }
+
+
+def render_text(record: dict[str, Any]) -> str:
+    """The record of `evaluate_policy` as aligned text, each number with what it measures."""
+    lines = []
+    if "nash_conv" in record:
+        lines += [
+            f"{record['game']}: exact values of the policy's action table",
+            f"  NashConv       {record['nash_conv']:.4f}   "
+            f"(uniform play {record['uniform_nash_conv']:.4f}, equilibrium 0; not halved)",
+        ]
+        if record["exploitability"] is not None:
+            lines.append(f"  exploitability {record['exploitability']:.4f}   (NashConv / 2)")
+        lines.append(
+            f"  illegal mass   {record['illegal_mass']:.4f}   "
+            f"(mean over information sets; worst {record['max_illegal_mass']:.4f})"
+        )
+    if "sampled_nash_conv" in record:
+        sampled = record["sampled_nash_conv"]
+        lines.append(
+            f"  sampled        {sampled['mean']:.4f}   [{sampled['low']:.4f}, "
+            f"{sampled['high']:.4f}] from {sampled['count']} hands against the best response"
+        )
+    lines += ["", "Match play: mean payoff a round with its 95% interval over episodes"]
+    head = ("pool", "opponent", "own", "95% interval", "exact", "legal replies")
+    lines += _columns([head, *(_match_cells(row) for row in record["matches"])])
+    lines += ["", "Figures of SEPO, with 95% bootstrap intervals"]
+    lines += _columns(_figure_cells(record["figures"]))
+    return "\n".join(lines)
+
+
+def _match_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    exact = "-" if row["exact"] is None else f"{row['exact']:+.3f}"
+    low, high = row["low"], row["high"]
+    interval = "-" if low is None or high is None else f"[{low:+.3f}, {high:+.3f}]"
+    legal = "-" if row["legal_rate"] is None else f"{row['legal_rate']:.1%}"
+    return (row["pool"], row["opponent"], f"{row['own']:+.3f}", interval, exact, legal)
+
+
+def _figure_cells(figures: dict[str, float]) -> list[tuple[str, ...]]:
+    rows = []
+    for name, value in figures.items():
+        if name.endswith(("_low", "_high")) and name.rpartition("_")[0] in figures:
+            continue
+        low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
+        interval = "" if low is None or high is None else f"[{low:+.3f}, {high:+.3f}]"
+        rows.append((name, f"{value:+.4f}", interval, describe(name).sentence))
+    return rows
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with aligned columns; the last column is left as it is."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return [
+        "  "
+        + "  ".join(
+            [cell.ljust(width) for cell, width in zip(row, widths, strict=False)] + [row[-1]]
+        ).rstrip()
+        for row in rows
+    ]
