@@ -34,7 +34,7 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
         policy="fresh",
         exploiters="best_response",
         credit="credited",
-        algorithm="dr_grpo",
+        algorithm="rloo",
         runlocal=False,
     )
     config = config_dict.ConfigDict(to_dict(Settings()), convert_dict=True)

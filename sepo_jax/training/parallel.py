@@ -21,9 +21,9 @@ from .settings import ParallelSettings
 # layer axis first.
 SHARDING_RULES: tuple[tuple[str, PartitionSpec], ...] = (
     (r"embedding", PartitionSpec("tensor", "fsdp")),
-    (r"(query|key|value|gate|up)\W.*kernel", PartitionSpec(None, "fsdp", "tensor")),
-    (r"(output|down)\W.*kernel", PartitionSpec(None, "tensor", "fsdp")),
-    (r"head\W.*kernel", PartitionSpec("fsdp", "tensor")),
+    (r"(q|k|v|gate|up)_proj\W+kernel", PartitionSpec(None, "fsdp", "tensor")),
+    (r"(o|down)_proj\W+kernel", PartitionSpec(None, "tensor", "fsdp")),
+    (r"head\W+kernel", PartitionSpec("fsdp", "tensor")),
     (r".*", PartitionSpec()),
 )
 

@@ -38,7 +38,7 @@ class DomainSettings:
     hands: int = 1
     faithful: bool = False
     on_invalid: str = "fallback"
-    invalid_penalty: float = 1.0  # subtracted from the reward for an unparsable reply
+    invalid_penalty: float = 1.0  # subtracted from the reward for each unparsable reply
     collusion: str = "none"
 
 
@@ -76,14 +76,16 @@ class SepoSettings:
     collusive_pool: tuple = ()
     groups_per_opponent: int = 12  # initial states dealt to each opponent a step
     rollouts_per_group: int = 8  # episodes that share one initial state
-    group_by: str = "deal"  # "deal": same opponent and initial state; "opponent": same opponent
+    # What is compared: decisions at the same "prompt", whole episodes from the same "deal", or all
+    # episodes against the same "opponent"; always within one opponent.
+    group_by: str = "prompt"
 
 
 @dataclasses.dataclass(frozen=True)
 class AlgorithmSettings:
     """A row of the algorithm table by name, and fields of that row to replace."""
 
-    name: str = "grpo"
+    name: str = "rloo"
     overrides: Mapping = dataclasses.field(default_factory=dict)
 
 

@@ -8,18 +8,22 @@ import numpy as np
 
 from ..evaluation import policy_table
 from ..forest import Forest, ForestBuilder
-from ..names import unknown
+from ..names import check_option, unknown
 from ..policy import Policy, Sampling, render
 from ..rollout import decision_segments, play
 from ..sepo import (
+    CREDITS,
     SepoWeights,
     assign_rewards,
-    best_response_opponents,
+    best_response_opponent,
+    evaluate,
     from_episodes,
     payoff_scale,
-    summarize,
 )
 from .settings import Settings
+
+
+BEST_RESPONSE = "best_response"
 
 
 class StepData(NamedTuple):
@@ -92,28 +96,37 @@ def supervised_forest(examples: Sequence[tuple[Sequence[int], Sequence[int]]]) -
 
 
 class SepoStage:
-    """Reinforcement learning on the SEPO reward: play every pool, reward, compare, update."""
+    """Reinforcement learning on the SEPO reward: play every pool, reward, compare, update.
+
+    With credit "credited" the episodes of every pool train. In the other modes the train episodes
+    train alone; auxiliary episodes only measure penalties: for "per_rollout" each train episode has
+    its own, one against each auxiliary opponent.
+    """
 
     name = "sepo"
 
     def __init__(self, settings: Settings, policy: Policy, domain: Any, game: Any):
         self.settings, self.policy, self.domain, self.game = settings, policy, domain, game
         sepo = settings.sepo
+        check_option("sepo.credit", sepo.credit, CREDITS)
+        check_option("sepo.group_by", sepo.group_by, ("prompt", "deal", "opponent"))
         self.weights = SepoWeights(
-            sepo.exploitability_weight, sepo.collusion_weight, sepo.externality_weight
+            sepo.exploitability_weight,
+            sepo.collusion_weight,
+            sepo.externality_weight,
+            settings.domain.invalid_penalty,
         )
+        self.scale = payoff_scale(domain.max_payoff)
         self.sampling = training_sampling(settings)
-        self.pools = {
-            "train": self._names("train", sepo.train_pool),
-            "exploiter": self._names("exploiter", sepo.exploiter_pool),
-            "collusive": self._names("collusive", sepo.collusive_pool)
-            if sepo.collusion_weight
-            else (),
-        }
+        self.pools = {"train": self._names("train", sepo.train_pool)}
+        if sepo.exploitability_weight:
+            self.pools["exploiter"] = self._names("exploiter", sepo.exploiter_pool)
+        if sepo.collusion_weight:
+            self.pools["collusive"] = self._names("collusive", sepo.collusive_pool)
 
     def _names(self, pool: str, chosen: tuple) -> tuple:
         known = tuple(self.domain.pools[pool])
-        special = ("best_response",) if pool == "exploiter" and self.game is not None else ()
+        special = (BEST_RESPONSE,) if pool == "exploiter" and self.game is not None else ()
         for name in chosen:
             if name not in known + special:
                 raise unknown(f"opponent of the {pool} pool", name, known + special)
@@ -121,61 +134,100 @@ class SepoStage:
 
     def data(self, step: int, params: chex.ArrayTree) -> StepData:
         """Plays the episodes of one step and rewards their decisions."""
-        settings, sepo = self.settings, self.settings.sepo
-        episodes, pools, groups = self._episodes(step, params)
-        forest = play(
-            self.policy,
-            params,
-            episodes,
-            sampling=self.sampling,
-            seed=settings.seed,
-            step=step,
-            slots=settings.rollout.slots,
-            max_action_tokens=settings.rollout.max_action_tokens,
-            exchange_interval=settings.rollout.exchange_interval,
-            groups=groups,
+        plan = self._plan(step, params)
+        credited = self.settings.sepo.credit == "credited"
+        training = [seat for seat in plan if credited or seat.pool == "train"]
+        measuring = [seat for seat in plan if not (credited or seat.pool == "train")]
+        forest = self._play(training, params, step)
+        if measuring:
+            self._play(measuring, params, step)
+        seats = training + measuring
+        episodes = [seat.episode for seat in seats]
+        arrays = from_episodes(
+            episodes, [seat.pool for seat in seats], [seat.rollout for seat in seats]
         )
-        arrays = from_episodes(episodes, pools, rollouts=self._rollouts(pools))
-        scale = payoff_scale(self.domain.max_payoff)
-        rewards = assign_rewards(arrays, self.weights, scale, sepo.credit)
-        forest = reward_decisions(
-            forest, episodes, rewards, settings.domain.invalid_penalty
+        rewards = assign_rewards(
+            arrays,
+            self.weights,
+            self.scale,
+            self.settings.sepo.credit,
+            balance=credited,
         )
-        metrics = summarize(arrays, episodes, self.weights, scale)
-        samples = [sample_record(self.name, step, episode) for episode in episodes[::97][:4]]
+        forest = reward_decisions(forest, episodes[: len(training)], rewards)
+        if self.settings.sepo.group_by == "prompt":
+            forest = samples_of_prompts(forest)
+        if self.settings.sepo.group_by == "prompt":
+            forest = samples_of_prompts(forest)
+        figures = evaluate(arrays, self.weights, self.scale, resamples=0)
+        metrics = {name: figure.value for name, figure in figures.items()}
+        metrics["reward"] = float(np.nanmean(rewards[: len(training)].sum(axis=1)))
+        stride = max(len(training) // 4, 1)
+        samples = [sample_record(self.name, step + 1, seat.episode) for seat in training[::stride]]
         return StepData(forest, metrics, samples)
 
-    def _episodes(self, step: int, params: chex.ArrayTree):
-        sepo = self.settings.sepo
-        opponents = [(pool, name) for pool, names in self.pools.items() for name in names]
-        responders = None
-        if "best_response" in self.pools["exploiter"]:
-            table = policy_table(self.policy, params, self.game, self.domain)
-            responders = best_response_opponents(self.game, table.probabilities)
-        episodes, pools, groups = [], [], []
-        for number, (pool, name) in enumerate(opponents):
-            for deal in range(sepo.groups_per_opponent):
-                group = number * sepo.groups_per_opponent + deal
-                seed = int(
-                    np.random.SeedSequence([self.settings.seed, step, group]).generate_state(1)[0]
-                )
-                for _ in range(sepo.rollouts_per_group):
-                    seat = deal % 2
-                    opponent = responders[1 - seat] if name == "best_response" else name
-                    episodes.append(self.domain.new_episode(opponent, seed=seed, seat=seat))
-                    pools.append(pool)
-                    groups.append(group if sepo.group_by == "deal" else number)
-        return episodes, pools, groups
+    def _play(self, seats: list["Seat"], params: chex.ArrayTree, step: int) -> Forest:
+        rollout = self.settings.rollout
+        return play(
+            self.policy,
+            params,
+            [seat.episode for seat in seats],
+            sampling=self.sampling,
+            seed=self.settings.seed,
+            step=step,
+            slots=rollout.slots,
+            max_action_tokens=rollout.max_action_tokens,
+            exchange_interval=rollout.exchange_interval,
+            groups=[seat.group for seat in seats],
+        )
 
-    def _rollouts(self, pools: list[str]) -> np.ndarray:
-        """Train rollout that each auxiliary episode is charged to, in turn; -1 for train ones."""
-        pools = np.asarray(pools)
-        train = np.flatnonzero(pools == "train")
-        rollouts = np.full(len(pools), -1, np.int64)
-        for pool in ("exploiter", "collusive"):
-            members = np.flatnonzero(pools == pool)
-            rollouts[members] = train[np.arange(len(members)) % max(len(train), 1)]
-        return rollouts
+    def _plan(self, step: int, params: chex.ArrayTree) -> list["Seat"]:
+        """The episodes of a step: all pools, `groups_per_opponent` initial states an opponent,
+        `rollouts_per_group` episodes from each, seats alternating."""
+        sepo = self.settings.sepo
+        responder = None
+        if BEST_RESPONSE in self.pools.get("exploiter", ()):
+            table = policy_table(self.policy, params, self.game, self.domain)
+            responder = best_response_opponent(self.game, table.probabilities)
+        train = len(self.pools["train"]) * sepo.groups_per_opponent * sepo.rollouts_per_group
+        seats: list[Seat] = []
+        number = 0
+        for pool, names in self.pools.items():
+            for name in names:
+                opponent = responder if name == BEST_RESPONSE else name
+                count = sepo.groups_per_opponent * sepo.rollouts_per_group
+                if sepo.credit == "per_rollout" and pool != "train":
+                    count = train
+                for index in range(count):
+                    deal = index // sepo.rollouts_per_group
+                    group = number * train + deal if sepo.group_by == "deal" else number
+                    seed = episode_seed(self.settings.seed, step, number, deal)
+                    episode = self.domain.new_episode(opponent, seed=seed, seat=deal % 2)
+                    rollout = len(seats) if pool == "train" else index % train
+                    seats.append(Seat(episode, pool, group, rollout))
+                number += 1
+        return seats
+
+
+class Seat(NamedTuple):
+    """One episode of a step.
+
+    Attributes:
+      episode: the episode, started.
+      pool: "train", "exploiter" or "collusive".
+      group: episodes of one group are compared.
+      rollout: the train episode it belongs to.
+    """
+
+    episode: Any
+    pool: str
+    group: int
+    rollout: int
+
+
+def episode_seed(seed: int, step: int, opponent: int, deal: int) -> int:
+    """Seed of an episode's chance moves, shared by the episodes of one initial state."""
+    state = np.random.SeedSequence([seed, step, opponent, deal]).generate_state(1)
+    return int(state[0])
 
 
 def training_sampling(settings: Settings) -> Sampling:
@@ -186,25 +238,56 @@ def training_sampling(settings: Settings) -> Sampling:
     return sampling
 
 
-def reward_decisions(
-    forest: Forest, episodes: Sequence[Any], rewards: np.ndarray, invalid_penalty: float
-) -> Forest:
-    """Writes round rewards into the forest: a round's reward on the last decision of the round, and
-    `invalid_penalty` subtracted on every decision whose reply named no legal action.
+def reward_decisions(forest: Forest, episodes: Sequence[Any], rewards: np.ndarray) -> Forest:
+    """Writes the rewards of rounds into the forest, each on the last decision of its round.
 
     Args:
       forest: of `rollout.play`.
       episodes: the played episodes.
-      rewards: float [episodes, rounds].
-      invalid_penalty: in units of the reward.
+      rewards: float [at least episodes, rounds].
     """
     decisions = [(e, d) for e, episode in enumerate(episodes) for d in episode.decisions]
     reward = forest.reward.copy()
     last = {(e, d.round): i for i, (e, d) in enumerate(decisions)}
     for i, (segment, (e, d)) in enumerate(zip(decision_segments(forest), decisions, strict=True)):
-        round_reward = rewards[e, d.round] if last[e, d.round] == i else 0.0
-        reward[segment] = round_reward - (0.0 if d.valid else invalid_penalty)
+        reward[segment] = rewards[e, d.round] if last[e, d.round] == i else 0.0
     return forest.replace(reward=reward)
+
+
+def samples_of_prompts(forest: Forest) -> Forest:
+    """Makes every decision a trajectory of its own: a sample of its prompt, compared with the other
+    samples of that prompt in the same group, its reward the rewards of its episode from it on.
+
+    The baseline may then depend on all the agent saw, and nothing earned before counts.
+
+    Args:
+      forest: of `rollout.play`, with rewards; decisions of an episode in order.
+    """
+    actions = decision_segments(forest)
+    reward, episode = forest.reward.copy(), forest.episode.copy()
+    for here, after in zip(actions[-2::-1], actions[:0:-1], strict=True):
+        if forest.episode[here] == forest.episode[after]:
+            reward[here] += reward[after]
+    episode[actions] = np.arange(len(actions))
+    return forest.replace(reward=reward, episode=episode, group=forest.tree())
+
+
+def samples_of_prompts(forest: Forest) -> Forest:
+    """Makes every decision a trajectory of its own: a sample of its prompt, compared with the other
+    samples of that prompt in the same group, its reward the rewards of its episode from it on.
+
+    The baseline may then depend on all the agent saw, and nothing earned before counts.
+
+    Args:
+      forest: of `rollout.play`, with rewards; decisions of an episode in order.
+    """
+    actions = decision_segments(forest)
+    reward, episode = forest.reward.copy(), forest.episode.copy()
+    for here, after in zip(actions[-2::-1], actions[:0:-1], strict=True):
+        if forest.episode[here] == forest.episode[after]:
+            reward[here] += reward[after]
+    episode[actions] = np.arange(len(actions))
+    return forest.replace(reward=reward, episode=episode, group=forest.tree())
 
 
 def sample_record(stage: str, step: int, episode: Any) -> dict:
