@@ -52,6 +52,7 @@ def counted_units(returns: chex.Array, group: chex.Array, mask: chex.Array) -> c
     return mask & (group >= 0) & ~jnp.isnan(returns)
 
 
+@jax.jit
 def group_statistics(returns: chex.Array, group: chex.Array, mask: chex.Array) -> GroupStatistics:
     """Count, mean, standard deviations and spread of each unit's group.
 

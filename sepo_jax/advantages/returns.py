@@ -68,6 +68,7 @@ def gae(
     return advantages, advantages + values
 
 
+@jax.jit
 def _reverse_recurrence(decay, increment):
     """`y[t] = increment[t] + decay[t] * y[t + 1]` on the last axis, in logarithmic depth."""
 

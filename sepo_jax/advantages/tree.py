@@ -10,6 +10,7 @@ children. The counted child of lowest index is the trunk's own continuation, the
 All credits are `(parent, leaf_return, mask, *, ...) -> TreeCredit`, hence interchangeable.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ class TreeCredit(NamedTuple):
     weight: chex.Array
 
 
+@functools.partial(jax.jit, static_argnames="kind")
 def node_returns(
     parent: chex.Array,
     leaf_return: chex.Array,
@@ -233,6 +235,7 @@ def _siblings(parent, mask):
     return group_statistics(jnp.zeros(parent.shape), parent, mask).count
 
 
+@jax.jit
 def _along(pointer, factor, increment):
     """`x[i] = increment[i] + factor[i] * x[pointer[i]]`, x = 0 beyond pointer -1.
 

@@ -151,8 +151,7 @@ def set_log_ratio(
         return jax.ops.segment_sum(jnp.where(present, values, 0), slot, num_events)
 
     found = total(jnp.ones_like(event))
-    # Equal sizes add to found * size, so one wrong or missing member breaks the equality.
-    complete = (found > 0) & (total(event_size) == found * found)
+    complete = (found > 0) & (total(event_size != found[slot]) == 0)
     log_ratio = total(_float32(member_log_ratio)) / jnp.maximum(found, 1) ** exponents[scale]
     return SetLogRatio(jnp.where(complete, log_ratio, 0.0), complete)
 

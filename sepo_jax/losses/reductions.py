@@ -87,7 +87,9 @@ def sequence_mean(
     lengths = _sequence_lengths(mask, sequence, num_sequences)
     counted = mask & (sequence >= 0)
     share = 1.0 / jnp.maximum(lengths, 1.0)
-    return Mean(masked_sum(values, counted, share[sequence]), jnp.sum(lengths > 0, dtype=float))
+    return Mean(
+        masked_sum(values, counted, share[sequence]), jnp.sum(lengths > 0, dtype=jnp.float32)
+    )
 
 
 def sequence_sum_mean(

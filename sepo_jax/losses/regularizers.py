@@ -25,8 +25,8 @@ def kl_estimate(logp: chex.Array, reference_logp: chex.Array, kind: str = "k3") 
     | k1_clamped | max(d, 0) | biased upwards | biased |
     | unbiased | value of k3, gradient of k2 | unbiased, >= 0 | unbiased |
 
-    Inside the reward the value alone matters, as a constant: k1 and k3 there give the exact
-    gradient of KL(policy || reference) for k1 and a value-matched penalty for k3.
+    Inside the reward, where the estimate is a constant, k1 gives the exact gradient of
+    KL(policy || reference) and the others do not.
     k1 to k3: Schulman 2020, "Approximating KL divergence"; k3 in GRPO, arXiv 2402.03300, eq. 4;
     k1_clamped in SEPO, arXiv 2605.30854.
 

@@ -24,7 +24,7 @@ def clip_ratio(ratio: chex.Array, clip_low: float | None, clip_high: float | Non
       clip_high: distance of the upper bound from 1, at least 0, or None.
 
     Returns:
-      `[...]`; gradient 0 where a bound binds. NaN passes through.
+      `[...]`; gradient 0 beyond a bound, 1 within and at it. NaN passes through.
 
     Raises:
       ValueError: a negative distance.
@@ -35,9 +35,13 @@ def clip_ratio(ratio: chex.Array, clip_low: float | None, clip_high: float | Non
                 f"{name} is {distance}, expected a distance from 1 of at least 0, or None for no"
                 " bound on that side."
             )
-    low = None if clip_low is None else 1.0 - clip_low
-    high = None if clip_high is None else 1.0 + clip_high
-    return jnp.clip(ratio, low, high)
+    # where rather than jnp.clip: at a tie the gradient is whole, not split, so that even a distance
+    # of 0 keeps the on-policy gradient.
+    if clip_low is not None:
+        ratio = jnp.where(ratio < 1.0 - clip_low, 1.0 - clip_low, ratio)
+    if clip_high is not None:
+        ratio = jnp.where(ratio > 1.0 + clip_high, 1.0 + clip_high, ratio)
+    return ratio
 
 
 def clipped_surrogate(
@@ -73,7 +77,6 @@ def clipped_surrogate(
     ratio, advantage = _ratio_and_advantage(log_ratio, advantage)
     if dual_clip is not None and dual_clip <= 1:
         raise ValueError(f"dual_clip is {dual_clip}, expected a bound above 1, or None.")
-    # Written on the ratio rather than as min of two products: no tie at ratio 1.
     upper = clip_ratio(ratio, None, clip_high)
     lower = clip_ratio(ratio, clip_low, None if dual_clip is None else dual_clip - 1.0)
     return -advantage * jnp.where(advantage >= 0, upper, lower)
