@@ -119,6 +119,21 @@ def test_information_sets_and_prompts_correspond_one_to_one():
     assert seen == set(INFOSETS)
 
 
+def test_prompts_say_what_happened():
+    domain = Kuhn()
+    texts = {name: domain.infoset_messages(name)[1]["content"] for name in ("K", "Jp", "Qb", "Jpb")}
+    assert texts == {
+        "K": "You hold the King. You act first. Choose PASS or BET.",
+        "Jp": "You hold the Jack. Your opponent passed. Choose PASS or BET.",
+        "Qb": "You hold the Queen. Your opponent bet. Choose FOLD or CALL.",
+        "Jpb": "You hold the Jack. You passed and your opponent bet. Choose FOLD or CALL.",
+    }
+    system = domain.infoset_messages("K")[0]["content"]
+    assert len(system.split()) < 70
+    # Penalties are never put into words.
+    assert not any(word in system.lower() for word in ("safe", "exploit", "collu"))
+
+
 def test_match_observations_and_prompts_correspond():
     prompts = {}
     for seed in range(60):
@@ -271,10 +286,11 @@ def test_a_copy_continues_alike_and_apart():
 def test_one_opponent_instance_may_serve_many_episodes():
     domain = Kuhn(hands=6)
     shared = TablePolicy(opponent_tables()["LooseAggressive"], "LooseAggressive")
-    alone = trace(domain.new_episode("LooseAggressive", 5))
-    one, two = domain.new_episode(shared, 5), domain.new_episode(shared, 6)
-    play(two, lambda legal: legal[0])
-    assert trace(one) == alone
+    for seed in range(10):
+        alone = trace(domain.new_episode("LooseAggressive", seed))
+        one, two = domain.new_episode(shared, seed), domain.new_episode(shared, seed + 100)
+        play(two, lambda legal: legal[0])
+        assert trace(one) == alone
 
 
 def test_unparsable_replies_are_counted_and_play_the_passive_action():
