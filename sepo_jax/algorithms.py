@@ -164,6 +164,10 @@ def _contradictions(row: Algorithm) -> list[tuple[bool, str]]:
             "baseline='monte_carlo' values branch points; set compare='parent'",
         ),
         (
+            row.baseline == "monte_carlo" and row.prefix_credit == "lambda",
+            "prefix_credit='lambda' discounts the advantages of siblings; values need 'tree' or 'none'",
+        ),
+        (
             row.scale != "none" and row.baseline != "mean",
             f"scale={row.scale!r} belongs to baseline='mean'; set scale='none'",
         ),

@@ -226,7 +226,8 @@ def path_credit(
         reward[number, : len(path)] = rewards[number]
     counted = index >= 0
     counted[: len(weight)] &= (weight > 0)[:, None]
-    value = None if values is None else np.asarray(values, np.float32)[np.maximum(index, 0)]
+    # Index -1, padding, finds the zero at the end.
+    value = None if values is None else np.append(values, 0.0).astype(np.float32)[index]
     advantage, target = _path_credit(reward, value, counted, gamma=row.gamma, lam=row.gae_lambda)
     share = np.repeat(_pad(weight, rows, 0.0, np.float64)[:, None], width, axis=1)[counted]
     total = np.bincount(index[counted], share, forest.num_tokens)
