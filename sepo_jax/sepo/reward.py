@@ -26,6 +26,7 @@ c and x are rates and are not rescaled. How the penalties reach the policy is th
                      collusive  -lambda_c harmful
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,6 +77,7 @@ def assign_rewards(
     credit: str = "credited",
     *,
     balance: bool = False,
+    known_gaps: Mapping[str, float] | None = None,
 ) -> np.ndarray:
     """Reward of every round of every episode.
 
@@ -91,6 +93,10 @@ def assign_rewards(
         of the episodes its mean runs over), so that the mean reward over ALL episodes equals J
         and its gradient does not depend on how many episodes each pool got. Without it, pools
         weigh by their numbers of episodes.
+      known_gaps: "credited" only. Name of an exploiter as in `arrays.opponent_names`
+        ("exploiter/BestResponse") -> its exact mean of opponent - own payoff, to decide the clamp instead of the sample mean. Near an equilibrium
+        sample means change sign by chance and would switch the penalty off half of the time; an
+        exact best response has the policy's NashConv here, which is never negative.
 
     Returns:
       float64 [E, R]; 0 in rounds not played and, except in "credited", in auxiliary episodes,
@@ -102,21 +108,18 @@ def assign_rewards(
         "per_rollout" without groups, or with a rollout that was given no such episodes at all.
     """
     check_option("credit", credit, CREDITS)
-    if balance and credit != "credited":
-        raise ValueError(f"balance applies to credit 'credited' only, not to {credit!r}")
+    if (balance or known_gaps) and credit != "credited":
+        raise ValueError(
+            f"balance and known_gaps apply to credit 'credited' only, not to {credit!r}"
+        )
     _check_measurable(arrays, weights)
     if credit == "credited":
-        rewards = _credited(arrays, weights, scale, balance)
+        rewards = _credited(arrays, weights, scale, balance, known_gaps or {})
     elif credit == "per_rollout":
         penalty = _rollout_penalties(arrays, weights, scale)
         rewards = scale * arrays.own - penalty[:, None]
     else:
-        terms = objective_terms(arrays)
-        penalty = (
-            weights.exploitability * scale * terms.get("exploit_pool_advantage", 0.0)
-            + weights.collusion * terms.get("collusion", 0.0)
-            + weights.externality * terms.get("externality", 0.0)
-        )
+        penalty = _shared_penalty(arrays, weights, scale)
         rewards = _on_grid(scale * arrays.own) - _on_grid(penalty)
     rewards = rewards - weights.invalid_penalty * arrays.invalid
     trained = trained_episodes(arrays, credit)
@@ -206,7 +209,16 @@ def _on_grid(values):
     return np.round(np.asarray(values) / SHARED_GRID) * SHARED_GRID
 
 
-def _credited(arrays: EpisodeArrays, weights: SepoWeights, scale: float, balance: bool):
+def _shared_penalty(arrays: EpisodeArrays, weights: SepoWeights, scale: float) -> float:
+    terms = objective_terms(arrays)
+    return (
+        weights.exploitability * scale * terms.get("exploit_pool_advantage", 0.0)
+        + weights.collusion * terms.get("collusion", 0.0)
+        + weights.externality * terms.get("externality", 0.0)
+    )
+
+
+def _credited(arrays: EpisodeArrays, weights: SepoWeights, scale, balance, known_gaps):
     weight = np.where(arrays.present, arrays.weight, 0.0)
 
     def share(members, count=1):
@@ -218,9 +230,13 @@ def _credited(arrays: EpisodeArrays, weights: SepoWeights, scale: float, balance
     rewards = share(train) * scale * arrays.own * train[:, None]
     gap = arrays.opponent - arrays.own
     exploiters = np.unique(arrays.opponent_id[arrays.members(EXPLOITER)])
+    names = [arrays.name_of(opponent) for opponent in np.unique(arrays.opponent_id)]
+    for name in known_gaps:
+        check_option("opponent of known_gaps", name, names)
     for opponent in exploiters:
         members = arrays.present & (arrays.opponent_id == opponent)
-        if _weighted_mean(weight[members], arrays.episode_mean(gap)[members]) > 0:
+        sampled = _weighted_mean(weight[members], arrays.episode_mean(gap)[members])
+        if known_gaps.get(arrays.name_of(opponent), sampled) > 0:
             factor = share(members, len(exploiters)) * weights.exploitability * scale
             rewards -= factor * gap * members[:, None]
     both = arrays.members(TRAIN, EXPLOITER)

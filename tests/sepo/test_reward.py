@@ -82,6 +82,18 @@ def test_credited_rewards_by_hand():
     assert trained_episodes(example(), "credited").all()
 
 
+def test_a_known_gap_decides_the_clamp():
+    plain = assign_rewards(example(), WEIGHTS, 1.5)
+    switched = assign_rewards(example(), WEIGHTS, 1.5, known_gaps={"1": 0.0, "2": 0.01})
+    np.testing.assert_allclose(switched[2:4], [[-0.5, -0.5], [0, 0]])  # only externality is left
+    np.testing.assert_allclose(switched[4:6], [[9, 9], [3, 3]])  # -3 times a gap of -3, of -1
+    np.testing.assert_array_equal(switched[[0, 1, 6, 7]], plain[[0, 1, 6, 7]])
+    with pytest.raises(ValueError, match="opponent of known_gaps 'Best'"):
+        assign_rewards(example(), WEIGHTS, 1.5, known_gaps={"Best": 1.0})
+    with pytest.raises(ValueError, match="known_gaps apply to credit 'credited'"):
+        assign_rewards(example(), WEIGHTS, 1.5, "shared", known_gaps={"1": 1.0})
+
+
 def test_per_rollout_rewards_by_hand():
     # Rollout 10: gaps 2 and -3 -> e = 1; c = 0.5; x over its train and two exploiter episodes
     # = (0.5 + 1 + 0) / 3. Rollout 11: gaps 1 and -1 -> e = 0.5; c = 1; x = 0.
