@@ -94,9 +94,10 @@ def assign_rewards(
         and its gradient does not depend on how many episodes each pool got. Without it, pools
         weigh by their numbers of episodes.
       known_gaps: "credited" only. Name of an exploiter as in `arrays.opponent_names`
-        ("exploiter/BestResponse") -> its exact mean of opponent - own payoff, to decide the clamp instead of the sample mean. Near an equilibrium
-        sample means change sign by chance and would switch the penalty off half of the time; an
-        exact best response has the policy's NashConv here, which is never negative.
+        ("exploiter/BestResponse") -> its exact mean of opponent - own payoff, to decide the clamp
+        instead of the sample mean. Near an equilibrium sample means change sign by chance and
+        would switch the penalty off half of the time; an exact best response has the policy's
+        NashConv here, which is never negative.
 
     Returns:
       float64 [E, R]; 0 in rounds not played and, except in "credited", in auxiliary episodes,
