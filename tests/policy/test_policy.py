@@ -1,0 +1,163 @@
+"""Log-probabilities at chosen positions: alignment, pieces, memory, entropy, value head."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sepo_jax.policy import ModelConfig, Policy, token_scores
+
+
+def test_logp_belongs_to_its_token(successor, score, plain_row):
+    """Successor rule P(t + 1 | t) = 0.9: every right step scores log 0.9, a wrong one log(0.1 / 7).
+
+    Packing runs of lengths 3, 1, 4 into one row gives the numbers of separate rows. # B02
+    """
+    policy, params = successor
+    tokens = jnp.array([[0, 1, 2, 3, 4, 6, 7, 0]])
+    logp = score(policy, params, *plain_row(tokens)).logp[0]
+    expected = np.full(7, np.log(0.9))
+    expected[4] = np.log(0.1 / 7)  # 4 -> 6
+    np.testing.assert_allclose(logp, expected, atol=1e-5)
+
+    # Each run has one prompt token before it: columns p aaa p a p aaaa.
+    tokens = jnp.array([[2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5]])
+    segment = jnp.array([[0, 0, 0, 0, 1, 1, 2, 2, 2, 2, 2]])
+    positions = jnp.array([[0, 1, 2, 3, 0, 1, 0, 1, 2, 3, 4]])
+    source = jnp.array([[0, 1, 2, 4, 6, 7, 8, 9]])
+    target = jnp.take_along_axis(tokens, source + 1, axis=1)
+    packed = score(policy, params, tokens, positions, segment, None, source, target).logp[0]
+    np.testing.assert_allclose(packed, np.log(0.9), atol=1e-5)
+
+
+def test_pieces_change_nothing(policy, params, draw_tokens, plain_row):
+    """Values and gradients of 3 columns at a time (the last piece has spare ones), and of all."""
+    row = plain_row(draw_tokens((2, 11)))
+    weight = np.random.default_rng(0).normal(size=(2, 10)).astype(np.float32)
+
+    def loss(params, policy):
+        scores = policy.log_probs(params, *row, temperature=0.7)
+        return jnp.sum(weight * scores.logp + 0.3 * scores.entropy), scores
+
+    results = []
+    for columns in (10, 3):
+        budget = columns * 2 * policy.config.vocab_size
+        cut = dataclasses.replace(policy.config, logits_budget=budget)
+        cut = dataclasses.replace(policy, config=cut)
+        gradient = jax.jit(jax.grad(loss, has_aux=True), static_argnums=1)
+        results.append(gradient(params, cut))
+    for gradient, scores in results[1:]:
+        np.testing.assert_allclose(scores.logp, results[0][1].logp, atol=1e-5)
+        np.testing.assert_allclose(scores.entropy, results[0][1].entropy, atol=1e-5)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradient, results[0][0]
+        )
+
+
+def test_memory_of_pieces(plain_row, draw_tokens, make_params):
+    """B=2, L=256, V=32000: below a quarter of the plain path, same values and gradients. # H03"""
+    config = ModelConfig(
+        vocab_size=32_000,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=1,
+        num_kv_heads=1,
+        intermediate_size=16,
+        logits_budget=2**20,
+    )
+    plain = dataclasses.replace(config, logits_budget=2**40)
+    params = make_params(config)
+    row = plain_row(draw_tokens((2, 256)))
+
+    def loss(params, policy):
+        scores = policy.log_probs(params, *row)
+        return scores.logp.sum() + 0.1 * scores.entropy.sum()
+
+    gradient = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    programs = [gradient.lower(params, Policy(c)).compile() for c in (config, plain)]
+    pieces, whole = (program.memory_analysis().temp_size_in_bytes for program in programs)
+    assert whole > 2 * 255 * 32_000 * 4, "the plain path holds the logits, so this can fail"
+    assert pieces < whole / 4, f"{pieces / 2**20:.1f} MiB against {whole / 2**20:.1f} MiB"
+    (value, slope), (expected, expected_slope) = (program(params) for program in programs)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4 * max(1.0, np.abs(b).max())),
+        slope,
+        expected_slope,
+    )
+
+
+def test_token_scores_closed_form():
+    """d logp / dz = (onehot - p) / T and dH / dz = -p (log p + H) / T."""
+    logits = np.random.default_rng(0).normal(size=(3, 7)).astype(np.float32)
+    target, temperature = jnp.array([1, 6, 0]), 0.7
+    z = logits / temperature
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    entropy = -(p * np.log(p)).sum(1)
+    logp, found = token_scores(logits, target, temperature)
+    np.testing.assert_allclose(logp, np.log(p)[np.arange(3), target], atol=1e-6)
+    np.testing.assert_allclose(found, entropy, atol=1e-6)
+    slope = jax.grad(lambda z: token_scores(z, target, temperature)[0].sum())(logits)
+    np.testing.assert_allclose(slope, (np.eye(7)[target] - p) / temperature, atol=1e-5)
+    slope = jax.grad(lambda z: token_scores(z, target, temperature)[1].sum())(logits)
+    expected = -p * (np.log(p) + entropy[:, None]) / temperature
+    np.testing.assert_allclose(slope, expected, atol=1e-5)
+
+
+def test_forbidden_tokens_leave_gradients_finite():
+    """-inf logits: entropy of what is left, zero gradient on what is not. # A22
+
+    Left are logits 0 and log 3, p = 1/4 and 3/4, H = log 4 - 3/4 log 3 = 0.562335; then one token
+    alone, H = 0.
+    """
+    inf = np.inf
+    logits = jnp.array([[0.0, -inf, np.log(3.0)], [-inf, 2.0, -inf]])
+    logp, entropy = token_scores(logits, jnp.array([2, 0]))
+    np.testing.assert_allclose(entropy, [0.562335, 0.0], atol=1e-6)
+    np.testing.assert_allclose(logp[0], np.log(0.75), atol=1e-6)
+    assert logp[1] == -inf, "a forbidden target has probability 0"
+    for part in (0, 1):
+        slope = jax.grad(lambda z, part=part: token_scores(z, jnp.array([2, 1]))[part].sum())(
+            logits
+        )
+        assert np.isfinite(slope).all()
+        assert (np.asarray(slope)[np.isinf(logits)] == 0).all()
+
+
+def test_value_head(policy, params, make_params, draw_tokens, plain_row):
+    """value = w . state + b at each source; absent without the head; starts at 0."""
+    config = dataclasses.replace(policy.config, value_head=True)
+    critic = Policy(config, policy.tokenizer)
+    row = plain_row(draw_tokens((2, 6)))
+    weights = make_params(config)
+    assert jax.eval_shape(policy.log_probs, params, *row).value is None
+    fresh = critic.init(jax.random.key(0))
+    assert not np.any(fresh["value_head"]["kernel"]) and not np.any(fresh["value_head"]["bias"])
+
+    @jax.jit
+    def total(weights):
+        value = critic.log_probs(weights, *row).value
+        return value.sum(), value
+
+    (_, value), slope = jax.jit(jax.value_and_grad(total, has_aux=True))(weights)
+    assert value.shape == (2, 5) and value.dtype == jnp.float32
+    moved = {**weights, "value_head": {**weights["value_head"]}}
+    moved["value_head"]["bias"] = weights["value_head"]["bias"] + 1.5
+    np.testing.assert_allclose(total(moved)[1] - value, 1.5, atol=1e-5)
+    np.testing.assert_allclose(slope["value_head"]["bias"], 10.0)  # one for each of 2 x 5 targets
+    kernel = weights["value_head"]["kernel"][:, 0]
+    pushed = jnp.vdot(slope["value_head"]["kernel"][:, 0], kernel)
+    np.testing.assert_allclose(
+        pushed + 10 * weights["value_head"]["bias"][0], value.sum(), rtol=1e-4
+    )
+    assert np.abs(slope["embed"]["embedding"]).max() > 0, "the critic trains the trunk too"
+
+
+def test_shapes_are_checked(policy, params):
+    tokens, wrong = jnp.zeros((2, 4), jnp.int32), jnp.zeros((2, 3), jnp.int32)
+    with pytest.raises(AssertionError, match=r"\(2, 4\)"):
+        policy.log_probs(params, tokens, wrong, tokens, None, wrong, wrong)
+    with pytest.raises(AssertionError, match=r"\(2, 4\)"):
+        policy.log_probs(params, tokens, tokens, tokens, None, wrong, tokens)
