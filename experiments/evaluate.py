@@ -9,7 +9,8 @@ from pathlib import Path
 
 from absl import flags
 
-from sepo_jax.evaluation import evaluate_policy, render_text, write_report
+from sepo_jax.evaluation import evaluate_policy, write_report
+from sepo_jax.evaluation.complete import render_text
 from sepo_jax.policy import Sampling, load
 from sepo_jax.sepo import SepoWeights
 from sepo_jax.training.command_line import run_main

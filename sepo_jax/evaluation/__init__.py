@@ -2,12 +2,14 @@
 
 - `policy_table`: a language policy's exact action table, and the exact NashConv of it.
 - `matches`: play through text against pools, and against the exact best response.
+- `complete`: all of these for one policy, as evaluation.json holds them.
 - `statistics`: means with normal and bootstrap intervals.
 - `nash_family`: the equilibria of Kuhn poker, and a table's distance from them.
 - `report`: report.html of a run directory; `run_data` is the directory's layout.
 - `results`: tables of the README from JSON files.
 """
 
+from .complete import evaluate_policy
 from .matches import Matches, MatchRow, SampledNashConv, match_play, play_matches, sampled_nash_conv
 from .nash_family import compare_to_kuhn_family
 from .policy_table import (
@@ -34,6 +36,7 @@ __all__ = [
     "SampledNashConv",
     "bootstrap_interval",
     "compare_to_kuhn_family",
+    "evaluate_policy",
     "exact_nash_conv",
     "match_play",
     "nash_conv_of_table",

@@ -4,9 +4,13 @@ import json
 import math
 import random
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+from sepo_jax.domains import Kuhn
 from sepo_jax.evaluation.nash_family import kuhn_member
+from sepo_jax.policy import ModelConfig, load, train_tokenizer
 
 
 def _uniform() -> dict:
@@ -140,3 +144,28 @@ def small_run(tmp_path):
 def run_directory(tmp_path):
     """A finished run."""
     return write_run(tmp_path / "kuhn-fixture")
+
+
+@pytest.fixture(scope="session")
+def random_policy():
+    """A tiny random decoder with a tokenizer of the Kuhn domain: (policy, params)."""
+    texts = [text for messages, reply in Kuhn().expert_traces(120, seed=0)
+             for text in (*(message["content"] for message in messages), reply)]  # fmt: skip
+    tokenizer = train_tokenizer(texts, 448)
+    config = ModelConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        intermediate_size=32,
+        max_positions=512,
+    )
+    return load(config, tokenizer=tokenizer, key=jax.random.key(0))
+
+
+@pytest.fixture(scope="session")
+def flat_policy(random_policy):
+    """The same decoder with all parameters 0: every token equally likely after every prompt."""
+    policy, params = random_policy
+    return policy, jax.tree.map(jnp.zeros_like, params)
