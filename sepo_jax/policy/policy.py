@@ -1,6 +1,7 @@
 """A policy: a decoder and its tokenizer, seen by the rest of the package as pure functions."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import chex
@@ -50,8 +51,7 @@ class Policy:
 
     def init(self, key: jax.Array) -> dict:
         """Fresh parameters, a nested dict of arrays (layers stacked on axis 0)."""
-        tokens = jnp.zeros((1, 2), jnp.int32)
-        return jax.jit(Decoder(self.config).init)(key, tokens)["params"]
+        return _init(self.config, key)
 
     def log_probs(
         self, params, tokens, positions, segment, ancestors, source, target, *, temperature=1.0
@@ -124,6 +124,11 @@ class Policy:
         chex.assert_equal_shape([tokens, active, cache.lengths])
         steps = active.astype(jnp.int32)
         return caching.append(self.config, params, cache, tokens[:, None], steps)
+
+
+@partial(jax.jit, static_argnums=0)
+def _init(config: ModelConfig, key):
+    return Decoder(config).init(key, jnp.zeros((1, 2), jnp.int32))["params"]
 
 
 def _in_pieces(score, normal, target, piece: int):

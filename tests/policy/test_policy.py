@@ -136,16 +136,12 @@ def test_value_head(policy, params, make_params, draw_tokens, plain_row):
     fresh = critic.init(jax.random.key(0))
     assert not np.any(fresh["value_head"]["kernel"]) and not np.any(fresh["value_head"]["bias"])
 
-    @jax.jit
     def total(weights):
         value = critic.log_probs(weights, *row).value
         return value.sum(), value
 
     (_, value), slope = jax.jit(jax.value_and_grad(total, has_aux=True))(weights)
     assert value.shape == (2, 5) and value.dtype == jnp.float32
-    moved = {**weights, "value_head": {**weights["value_head"]}}
-    moved["value_head"]["bias"] = weights["value_head"]["bias"] + 1.5
-    np.testing.assert_allclose(total(moved)[1] - value, 1.5, atol=1e-5)
     np.testing.assert_allclose(slope["value_head"]["bias"], 10.0)  # one for each of 2 x 5 targets
     kernel = weights["value_head"]["kernel"][:, 0]
     pushed = jnp.vdot(slope["value_head"]["kernel"][:, 0], kernel)
