@@ -83,6 +83,13 @@ MEASURES: dict[str, Measure] = {
             "It depends on the pool: 0 does not mean equilibrium. NashConv is the exact measure.",
         ),
         Measure(
+            "exploiter_gain",
+            "Advantage of one exploiter",
+            "lower",
+            "Mean of opponent's payoff - own payoff a round against this exploiter, not clamped: "
+            "negative where the policy wins.",
+        ),
+        Measure(
             "collusion",
             "Collusion rate c",
             "lower",
@@ -177,13 +184,6 @@ MEASURES: dict[str, Measure] = {
             "Part of the loss",
             "",
             "One term of the loss before its weight (policy: the surrogate).",
-        ),
-        Measure(
-            "exploiter_gain",
-            "Advantage of one exploiter",
-            "lower",
-            "Mean of opponent's payoff - own payoff a round against this exploiter, not clamped: "
-            "negative where the policy wins.",
         ),
         Measure(
             "gradient_norm",

@@ -96,6 +96,11 @@ def tag(name: str, *content: Any, **attributes: str) -> Html:
     return Html(f"<{name}{listed}>{join(content)}</{name}>")
 
 
+def breakable(key: str) -> Html:
+    """A long key that may be broken over lines after its slashes and underscores."""
+    return Html(escape(key).replace("/", "/<wbr>").replace("_", "_<wbr>"))
+
+
 def number(value: Any, digits: int = 4) -> Html:
     """A number to `digits` decimals (fewer when large), NaN and infinities in red, else text."""
     if isinstance(value, bool) or not isinstance(value, int | float):

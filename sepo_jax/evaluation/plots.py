@@ -82,13 +82,13 @@ def line_chart(series: Sequence[Series], *, title: str, color: str = COLORS[0]) 
     with matplotlib.rc_context(_STYLE):
         # Fixed margins: a page has dozens of these, and a layout solver doubles their time.
         figure = Figure(figsize=(3.7, 2.25))
-        figure.subplots_adjust(left=0.16, right=0.97, top=0.88, bottom=0.2)
+        figure.subplots_adjust(left=0.18, right=0.97, top=0.88, bottom=0.2)
         axes = figure.add_subplot()
         for index, curve in enumerate(series):
             _draw(axes, curve, palette[index % len(palette)])
         axes.set_title(_plain(title))
         axes.set_xlabel("step")
-        _whole_steps(axes)
+        _axis_style(axes)
         _flat_limits(axes, series)
         if len(series) > 1:
             axes.legend(loc="best")
@@ -125,7 +125,7 @@ def stage_chart(
             _draw(axes, curve, STAGE_COLORS.get(stage, COLORS[2]), markers=True)
             axes.set_title(stage.upper() if stage in ("sft", "sepo") else _plain(stage))
             axes.set_xlabel("step")
-            _whole_steps(axes)
+            _axis_style(axes)
             for reference in references:
                 axes.axhline(reference.value, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
         panels[0].set_ylabel(label)
@@ -252,7 +252,14 @@ def _flat_limits(axes, series: Sequence[Series]) -> None:
         axes.set_ylim(-0.02, 1.02) if values[0] == 0 else axes.set_ylim(0, 2 * values[0])
 
 
-def _whole_steps(axes) -> None:
+def _axis_style(axes) -> None:
+    """Whole steps below; plain numbers at the left, instead of a factor that hides the title."""
+
+    def text(value: float, _) -> str:
+        low, high = axes.get_ylim()
+        return "0" if abs(value) < 1e-6 * (high - low) else f"{value:.4g}"
+
+    axes.yaxis.set_major_formatter(text)
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 

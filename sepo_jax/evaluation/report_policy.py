@@ -8,7 +8,8 @@ from . import page, plots
 from .nash_family import FamilyComparison, compare_to_kuhn_family, is_kuhn, kuhn_ranges
 from .page import Html, number, tag
 from .policy_table import nash_conv_of_table, table_from_named
-from .report_sections import STAGE_LABELS, STAGE_ORDER, by_stage
+from .report_baselines import by_stage, in_order
+from .report_sections import STAGE_LABELS
 from .run_data import RunData
 
 Table = Mapping[str, list[float]]
@@ -25,8 +26,7 @@ def policy_section(run: RunData) -> Html:
     }
     if not tables:
         return page.section("policy", "Policy table", "No action table was written yet.")
-    order = [s for s in STAGE_ORDER if s in tables] + [s for s in tables if s not in STAGE_ORDER]
-    tables = {stage: tables[stage] for stage in order}
+    tables = in_order(tables)
     if all(is_kuhn(list(table)) and _two_columns(table) for table in tables.values()):
         return _kuhn_policy_section(run, tables)
     names = list(dict.fromkeys(name for table in tables.values() for name in table))

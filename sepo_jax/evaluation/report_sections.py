@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import page, plots
-from .measures import canonical, describe
-from .nash_family import KUHN_UNIFORM_NASH_CONV, is_kuhn
+from .measures import MEASURES, canonical, describe
 from .page import Html, number, tag
+from .report_baselines import with_baselines
 from .run_data import RunData, to_number
 
-STAGE_ORDER = ("uniform", "untrained", "base", "sft", "sepo", "best_known")
 STAGE_LABELS = {
     "uniform": "Uniform",
     "untrained": "Untrained",
@@ -42,45 +41,6 @@ _EXPECTED = {
     "sft": ("loss", "entropy", "illegal_mass"),
     "sepo": ("loss", "reward", "entropy", "kl", "clip_fraction", "illegal_mass"),
 }
-
-
-def by_stage(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Flat keys "stage/measure" as stage -> measure -> value, in the order of STAGE_ORDER.
-
-    Keys without a stage ("seed") and values that are no numbers are left to the details section.
-    """
-    stages: dict[str, dict[str, Any]] = {}
-    for key, value in summary.items():
-        stage, slash, measure = key.partition("/")
-        if slash and to_number(value) is not None:
-            stages.setdefault(stage, {})[measure] = to_number(value)
-    order = [s for s in STAGE_ORDER if s in stages] + [s for s in stages if s not in STAGE_ORDER]
-    return {stage: stages[stage] for stage in order}
-
-
-def run_is_kuhn(run: RunData) -> bool:
-    """True when the run plays Kuhn poker, by its config or by the sets of its tables."""
-    domain = run.config.get("domain")
-    name = domain.get("name") if isinstance(domain, Mapping) else domain
-    return name in ("kuhn", "kuhn_poker") or any(is_kuhn(list(t)) for t in run.tables.values())
-
-
-def with_baselines(run: RunData) -> dict[str, dict[str, Any]]:
-    """The summary by stage, with baselines of Kuhn poker filled in where the run lacks them.
-
-    A partial run has no summary yet, and its numbers need their reference points all the same:
-    uniform play has NashConv 11/12 and an equilibrium 0. NashConv is also given halved, so that
-    nobody has to guess which of the two a number is.
-    """
-    stages = by_stage(run.summary)
-    if run_is_kuhn(run):
-        stages.setdefault("uniform", {}).setdefault("nash_conv", KUHN_UNIFORM_NASH_CONV)
-        stages.setdefault("best_known", {}).setdefault("nash_conv", 0.0)
-    for measures in stages.values():
-        if "nash_conv" in measures:
-            measures.setdefault("exploitability", measures["nash_conv"] / 2)
-    order = [s for s in STAGE_ORDER if s in stages] + [s for s in stages if s not in STAGE_ORDER]
-    return {stage: stages[stage] for stage in order}
 
 
 def header(run: RunData) -> Html:
@@ -125,10 +85,9 @@ def header(run: RunData) -> Html:
 def summary_section(run: RunData) -> Html:
     """Every final figure beside its baselines, with what it measures."""
     stages = with_baselines(run)
-    keys: dict[str, None] = dict.fromkeys(["nash_conv", "exploitability"])
-    for measures in stages.values():
-        keys.update(dict.fromkeys(measures))
-    keys = {key: None for key in keys if any(key in m for m in stages.values())}
+    keys = dict.fromkeys(key for measures in stages.values() for key in measures)
+    rank = {name: place for place, name in enumerate(MEASURES)}
+    keys = dict.fromkeys(sorted(keys, key=lambda key: rank.get(canonical(key), len(rank))))
     if not keys:
         return page.section("summary", "Summary", "No final figures: summary.json has none yet.")
     rows = []
@@ -136,20 +95,27 @@ def summary_section(run: RunData) -> Html:
         if _end_of_interval(key, keys):
             continue
         measure = describe(key)
-        label = measure.label if canonical(key) == key else key
         arrow = {"lower": "\u00a0↓", "higher": "\u00a0↑"}.get(measure.better, "")
         cells = [_figure(measures, key) for measures in stages.values()]
-        rows.append([f"{label}{arrow}", *cells, measure.sentence])
+        rows.append([page.join([_label(key), arrow]), *cells, measure.sentence])
     headers = ["Measure", *(STAGE_LABELS.get(s, s) for s in stages), "What it measures"]
     classes = ["", *["n"] * len(stages), "why"]
     return page.section(
         "summary",
         "Summary",
         "Final figures by stage beside their baselines. An arrow says which way is better; a dash "
-        "means that the run did not measure it. Brackets: 95% interval over episodes, for "
-        "figures that were sampled.",
+        "means that the run did not measure it. Brackets: 95% interval over episodes, for figures "
+        "that were sampled; those of uniform play and of the best known policy are exact.",
         page.table(headers, rows, classes=classes, main_rows=[0]),
     )
+
+
+def _label(key: str) -> str | Html:
+    """The measure's label; a member of a family is named, anything else keeps its key."""
+    name = canonical(key)
+    if name == "exploiter_gain":
+        return f"Advantage of {key.rpartition('/')[2]}"
+    return describe(key).label if name == key else page.breakable(key)
 
 
 def _end_of_interval(key: str, keys: Mapping[str, Any]) -> bool:

@@ -7,16 +7,21 @@ import shutil
 
 import pytest
 
-from sepo_jax.evaluation import write_report
+from sepo_jax.domains import Kuhn
+from sepo_jax.evaluation import read_run, write_report
 from sepo_jax.evaluation.measures import MEASURES, canonical, describe, is_counter
+from sepo_jax.evaluation.nash_family import kuhn_member
 from sepo_jax.evaluation.page import number
 from sepo_jax.evaluation.plots import Series, line_chart
+from sepo_jax.evaluation.report_baselines import with_baselines
+from sepo_jax.sepo import SepoWeights
+from sepo_jax.sepo.exact import exact_terms
 
 
 class _Checker(html.parser.HTMLParser):
     """Collects text, and fails on elements that are not closed or that load something."""
 
-    VOID = ("meta", "br", "img", "link", "path", "use", "rect", "line", "circle")
+    VOID = ("meta", "br", "img", "link", "path", "use", "rect", "line", "circle", "wbr")
 
     def __init__(self):
         super().__init__()
@@ -101,6 +106,27 @@ def test_baselines_of_kuhn_are_shown_before_the_run_has_any(small_run):  # F22
     _, text = _page(small_run)
     assert "0.9167" in text and "no final summary" in text
     assert "uniform 0.9167" in text
+
+
+def test_match_play_figures_have_exact_baselines(small_run):  # F22
+    path = small_run / "config.json"
+    config = json.loads(path.read_text())
+    config["sepo"] |= {
+        "exploitability_weight": 1.5,
+        "collusion_weight": 0.0,
+        "externality_weight": 0.0,
+    }
+    path.write_text(json.dumps(config))
+    stages = with_baselines(read_run(small_run))
+    table = dict.fromkeys(kuhn_member(0.0), (0.5, 0.5))
+    exact = exact_terms(Kuhn(), table, SepoWeights(1.5))
+    for name in ("utility", "exploit_pool_advantage", "safety"):
+        assert stages["uniform"][name] == pytest.approx(exact[name]), name
+    assert stages["uniform"]["illegal_mass"] == 0.0
+    assert "utility" not in stages["untrained"]  # its illegal replies are in no table
+    # Another version's config, or none: no guess.
+    path.write_text(json.dumps({"domain": {"name": "kuhn", "hands": "six"}, "sepo": {}}))
+    assert "utility" not in with_baselines(read_run(small_run))["uniform"]
 
 
 def test_a_figure_that_its_own_table_contradicts_is_marked(small_run):  # F20
