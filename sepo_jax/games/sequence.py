@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+INDEX = np.int32  # one index type, whether JAX has x64 enabled or not
 MAX_UNROLLED_TERMS = 32  # longer sums and maxima are left to one reduction
 
 
@@ -88,16 +89,16 @@ def player_form(player, players, parents, depths, legal_mask, payoffs) -> Player
         rows.setdefault(own, []).append((number(pair[1 - player], opponent_local), values[player]))
     terms, sequences = _padded_terms(rows)
     row_of = {sequence: row for row, sequence in enumerate(sequences)}
-    above = np.array([number(parents[infoset], local) for infoset in order], np.int64)
+    above = np.array([number(parents[infoset], local) for infoset in order], INDEX)
     levels = _levels(depths[order], above, legal_mask[order], row_of, len(sequences))
     return PlayerForm(
-        order, above, levels, row_of.get(0, len(sequences)), terms, np.array(sequences, np.int64)
+        order, above, levels, row_of.get(0, len(sequences)), terms, np.array(sequences, INDEX)
     )
 
 
 def _own_order(player, players, depths) -> tuple[np.ndarray, dict[int, int]]:
     own = np.flatnonzero(players == player)
-    order = own[np.argsort(depths[own], kind="stable")]
+    order = own[np.argsort(depths[own], kind="stable")].astype(INDEX)
     return order, {int(infoset): position for position, infoset in enumerate(order)}
 
 
@@ -110,7 +111,7 @@ def _padded_terms(rows) -> tuple[tuple, list[int]]:
     for size in sorted(groups):
         members = groups[size]
         width = max(len(rows[sequence]) for sequence in members)
-        opponent = np.zeros((len(members), width), np.int64)
+        opponent = np.zeros((len(members), width), INDEX)
         weight = np.zeros((len(members), width))
         for row, sequence in enumerate(members):
             for column, (index, value) in enumerate(rows[sequence]):
@@ -135,8 +136,8 @@ def _levels(depths, above, legal, row_of, zero_row) -> tuple[Level, ...]:
         for child in range(stop, end):
             below.setdefault(int(above[child]) - first, []).append(child - stop)
         width = max((len(members) for members in below.values()), default=0)
-        children = np.full((len(below), width), end - stop, np.int64)
-        child_row = np.full(size, len(below), np.int64)
+        children = np.full((len(below), width), end - stop, INDEX)
+        child_row = np.full(size, len(below), INDEX)
         for row, (sequence, members) in enumerate(sorted(below.items())):
             children[row, : len(members)] = members
             child_row[sequence] = row
@@ -147,7 +148,7 @@ def _levels(depths, above, legal, row_of, zero_row) -> tuple[Level, ...]:
                 stop=stop,
                 parent=above[start:stop] - offset,
                 legal=legal[start:stop],
-                terminal_row=np.array(terminal, np.int64),
+                terminal_row=np.array(terminal, INDEX),
                 child_row=child_row,
                 children=children,
             )
@@ -174,7 +175,8 @@ def own_reach(form: PlayerForm, policy, xp):
     reach = [xp.ones((1, batch), policy.dtype)]
     for level in form.levels:
         above = reach[-1][level.parent]
-        reach.append((above[:, None, :] * own[level.start : level.stop]).reshape(-1, batch))
+        step = above[:, None, :] * own[level.start : level.stop]
+        reach.append(step.reshape(level.legal.size, batch))
     return settle(xp.concatenate(reach), xp)
 
 
@@ -218,7 +220,7 @@ def _action_values(level: Level, terminal, below, xp):
     values = terminal[level.terminal_row]
     if level.children.size:
         values = values + _sum_children(level, below, xp)
-    return settle(values, xp).reshape(*level.legal.shape, -1)
+    return settle(values, xp).reshape(*level.legal.shape, terminal.shape[-1])
 
 
 def _best_of(level: Level, values, xp):
@@ -241,15 +243,14 @@ def best_value(form: PlayerForm, terminal, xp):
 
 
 def best_choices(form: PlayerForm, terminal, xp):
-    """Pure best response [n, A, B] of 0 and 1, in the order of `form.infosets`; first of ties."""
+    """Pure best response [n, A, B], n >= 1, in the order of `form.infosets`; first of ties."""
     below, choices = None, []
     for level in reversed(form.levels):
         values = _action_values(level, terminal, below, xp)
         below = _best_of(level, values, xp)
         best = xp.where(level.legal[:, :, None], values, -xp.inf).argmax(axis=1)
         choices.append(best[:, None, :] == xp.arange(values.shape[1])[None, :, None])
-    shape = (0, 1, terminal.shape[-1])
-    return xp.concatenate(choices[::-1]) if choices else xp.zeros(shape, bool)
+    return xp.concatenate(choices[::-1])
 
 
 def policy_action_values(form: PlayerForm, policy, terminal, xp):

@@ -264,9 +264,12 @@ def _gains(game: TreeGame, policy, xp):
 
 def _response(game: TreeGame, policy, xp):
     _, terminal = _passes(game, policy, xp)
-    rows = [sequence.best_choices(game.forms[p], terminal[p], xp) for p in (0, 1)]
-    order = np.concatenate([form.infosets for form in game.forms])
-    return xp.concatenate(rows)[np.argsort(order)].astype(policy.dtype)
+    acting = [player for player in (0, 1) if game.forms[player].levels]
+    if not acting:
+        return policy
+    rows = [sequence.best_choices(game.forms[p], terminal[p], xp) for p in acting]
+    order = np.argsort(np.concatenate([game.forms[p].infosets for p in acting]))
+    return xp.concatenate(rows)[order.astype(sequence.INDEX)].astype(policy.dtype)
 
 
 _QUANTITIES = {"expected": _expected, "best": _best, "gains": _gains, "response": _response}
@@ -291,8 +294,10 @@ def _pure_reach(game: TreeGame, player: int) -> np.ndarray:
     """Own reach [sequences, plans] of every pure plan of one player."""
     rows = np.flatnonzero(game.infoset_players == player)
     options = [np.flatnonzero(game.legal_mask[row]) for row in rows]
-    grid = np.meshgrid(*options, indexing="ij") if options else []
-    plans = np.zeros((game.num_infosets, game.num_actions, grid[0].size if options else 1))
-    for row, choice in zip(rows, grid, strict=True):
-        plans[row, choice.ravel(), np.arange(choice.size)] = 1.0
+    count = math.prod(len(actions) for actions in options)
+    plans = np.zeros((game.num_infosets, game.num_actions, count))
+    plan, stride = np.arange(count), count
+    for row, actions in zip(rows, options, strict=True):
+        stride //= len(actions)
+        plans[row, actions[plan // stride % len(actions)], plan] = 1.0
     return sequence.own_reach(game.forms[player], plans, np)

@@ -1,0 +1,408 @@
+"""Matrix games: known NashConv and gains, masks, invariances, gradients, bad input."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sepo_jax.games import matrix
+from sepo_jax.games.matrix import bimatrix_gains, exploitability, nash_conv
+
+RPS = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]])
+SHAPES = [(1, 1), (2, 2), (3, 5), (5, 3), (16, 16), (17, 4)]
+
+
+def random_game(shape, seed, batch=()):
+    rng = np.random.default_rng(seed)
+    m, n = shape
+    payoffs = rng.uniform(-1, 1, (*batch, m, n))
+    return payoffs, rng.dirichlet(np.ones(m), batch), rng.dirichlet(np.ones(n), batch)
+
+
+def plain_gains(first, second, row, col):
+    value = (row @ first @ col, row @ second @ col)
+    return np.array([(first @ col).max() - value[0], (row @ second).max() - value[1]])
+
+
+def support_enumeration(first, second):
+    """All equilibria with supports of equal size: every equilibrium of a nondegenerate game."""
+    found = []
+    sizes = range(1, min(first.shape) + 1)
+    for rows, cols in itertools.chain.from_iterable(
+        itertools.product(
+            itertools.combinations(range(first.shape[0]), size),
+            itertools.combinations(range(first.shape[1]), size),
+        )
+        for size in sizes
+    ):
+        col = indifferent(first[np.ix_(rows, cols)])
+        row = indifferent(second[np.ix_(rows, cols)].T)
+        if row is None or col is None:
+            continue
+        x, y = np.zeros(first.shape[0]), np.zeros(first.shape[1])
+        x[list(rows)], y[list(cols)] = row, col
+        if plain_gains(first, second, x, y).max() < 1e-9:
+            found.append((x, y))
+    return found
+
+
+def indifferent(square):
+    """Positive weights that make all rows of `square` pay the same, or None."""
+    size = len(square)
+    system = np.block([[square, -np.ones((size, 1))], [np.ones((1, size)), np.zeros((1, 1))]])
+    if abs(np.linalg.det(system)) < 1e-12:
+        return None
+    weights = np.linalg.solve(system, np.eye(size + 1)[size])[:size]
+    return weights if (weights > 1e-12).all() else None
+
+
+# Known answers (cases 4.1).
+
+
+def test_rock_paper_scissors():
+    rock, even, tilted = np.eye(3)[0], np.full(3, 1 / 3), np.array([0.5, 0.25, 0.25])
+    # Rock against rock: each player gains 1 by playing paper.
+    np.testing.assert_allclose(nash_conv(RPS, rock, rock), 2)
+    # Rock against uniform: the column player gains 1, the row player nothing.
+    np.testing.assert_allclose(matrix.best_response_values(RPS, rock, even), [0, 1], atol=1e-7)
+    np.testing.assert_allclose(bimatrix_gains(RPS, -RPS, rock, even), [0, 1], atol=1e-7)
+    np.testing.assert_allclose(nash_conv(RPS, tilted, tilted), 0.5, atol=1e-7)
+    np.testing.assert_allclose(exploitability(RPS, tilted, tilted), 0.25, atol=1e-7)
+    np.testing.assert_allclose(nash_conv(RPS, even, even), 0, atol=1e-7)
+
+
+# F05: gains of the prisoner's dilemma, refusal of zero-sum quantities, constant sums by shift.
+def test_prisoners_dilemma():
+    first = np.array([[5, 0], [10, 1]])
+    rows = np.array([[1, 0], [0, 1], [0.5, 0.5]])
+    known = [[5, 5], [0, 0], [1.5, 1.5]]
+    np.testing.assert_allclose(bimatrix_gains(first, first.T, rows, rows), known, atol=1e-6)
+    with pytest.raises(ValueError, match=r"general-sum.*bimatrix_gains"):
+        exploitability(first, rows[0], rows[0], col_payoffs=first.T)
+
+
+def test_constant_sum_games_equal_their_zero_sum_shift():
+    payoffs, row, col = random_game((3, 4), 0)
+    assert matrix.constant_sum(payoffs, 2 - payoffs) == pytest.approx(2)
+    np.testing.assert_allclose(
+        exploitability(payoffs, row, col, col_payoffs=2 - payoffs),
+        bimatrix_gains(payoffs - 1, 1 - payoffs, row, col).sum() / 2,
+        atol=1e-6,
+    )
+
+
+# F09 (Nashpy #35): row 2 with any column mix is an equilibrium; row 3, column 3 is far from one.
+def test_very_unequal_payoffs():
+    payoffs = np.array([[-1, -1, -1], [0, 0, 0], [-1, -1, -10000]])
+    columns = np.random.default_rng(0).dirichlet(np.ones(3), 5)
+    rows = np.broadcast_to(np.eye(3)[1], (5, 3))
+    np.testing.assert_allclose(bimatrix_gains(payoffs, payoffs, rows, columns), 0, atol=1e-7)
+    np.testing.assert_allclose(
+        bimatrix_gains(payoffs, payoffs, np.eye(3)[2], np.eye(3)[2]), [10000, 9999]
+    )
+
+
+# F11 (Nashpy #222): a continuum of equilibria, p in [0, 2/7] against column 1; the checker decides.
+@pytest.mark.parametrize(("p", "gain"), [(0, 0), (0.1, 0), (2 / 7, 0), (0.29, 0.03)])
+def test_end_of_a_continuum(p, gain):
+    first, second = np.array([[-3, 3], [-3, 5]]), np.array([[2, 7], [4, 2]])
+    total = bimatrix_gains(first, second, np.array([p, 1 - p]), np.eye(2)[0]).sum()
+    np.testing.assert_allclose(total, gain, atol=1e-6)
+
+
+# Bimatrix games of cases 4.1: name, A, B, equilibria given there, how many there are in all.
+GAMES = {
+    "Nashpy 64": (
+        [[3, 3], [2, 5], [0, 6]],
+        [[3, 2], [2, 6], [3, 1]],
+        [
+            ((1, 0, 0), (1, 0)),
+            ((4 / 5, 1 / 5, 0), (2 / 3, 1 / 3)),
+            ((0, 1 / 3, 2 / 3), (1 / 3, 2 / 3)),
+        ],
+        3,
+    ),
+    "Nashpy degenerate": (
+        [[3, 3], [2, 5], [0, 6]],
+        [[3, 3], [2, 6], [3, 1]],
+        [((1, 0, 0), (1, 0)), ((0, 1 / 3, 2 / 3), (1 / 3, 2 / 3))],
+        None,
+    ),
+    # F11: eight equilibria of two players who minimise.
+    "Nashpy 82": (
+        -np.array([[0, 0, 6, 0, 0], [0, 0, 3, 2, 1], [4, 3, 0, 0, 1]]),
+        -np.array([[3, 0, 2, 1, 0], [0, 2, 0, 0, 4], [4, 0, 2, 4, 4]]),
+        [
+            ((1 / 3, 1 / 2, 1 / 6), (0, 4 / 9, 2 / 9, 1 / 3, 0)),
+            ((0, 1, 0), (3 / 8, 0, 1 / 4, 3 / 8, 0)),
+        ],
+        None,
+    ),
+    "Nashpy 4x3": (
+        [[160, 205, 44], [175, 180, 45], [201, 204, 50], [120, 207, 49]],
+        [[2, 2, 2], [1, 0, 0], [3, 4, 1], [4, 1, 2]],
+        [((0, 0, 3 / 4, 1 / 4), (1 / 28, 27 / 28, 0))],
+        1,
+    ),
+    "two pure, one mixed": (
+        [[1, 0], [-2, 3]],
+        [[3, 2], [-1, 0]],
+        [((1, 0), (1, 0)), ((0, 1), (0, 1)), ((1 / 2, 1 / 2), (1 / 2, 1 / 2))],
+        3,
+    ),
+    "coordination": (
+        [[2, 1], [0, 2]],
+        [[2, 0], [1, 2]],
+        [((1, 0), (1, 0)), ((0, 1), (0, 1)), ((1 / 3, 2 / 3), (1 / 3, 2 / 3))],
+        3,
+    ),
+    "prisoner's dilemma": ([[5, 0], [10, 1]], [[5, 10], [0, 1]], [((0, 1), (0, 1))], 1),
+    "stag hunt": (
+        [[2, 0], [1, 1]],
+        [[2, 1], [0, 1]],
+        [((1, 0), (1, 0)), ((0, 1), (0, 1)), ((1 / 2, 1 / 2), (1 / 2, 1 / 2))],
+        3,
+    ),
+    "chicken": ([[0, 4], [1, 3]], [[0, 1], [4, 3]], [((1 / 2, 1 / 2), (1 / 2, 1 / 2))], 3),
+    "battle of the sexes": (
+        [[3, 0], [0, 2]],
+        [[2, 0], [0, 3]],
+        [((3 / 5, 2 / 5), (2 / 5, 3 / 5)), ((1, 0), (1, 0)), ((0, 1), (0, 1))],
+        3,
+    ),
+    "Shapley": (
+        [[0, 0, 1], [1, 0, 0], [0, 1, 0]],
+        [[0, 1, 0], [0, 0, 1], [1, 0, 0]],
+        [((1 / 3,) * 3, (1 / 3,) * 3)],
+        1,
+    ),
+    "identity 3": (np.eye(3), np.eye(3), [((1 / 3,) * 3, (1 / 3,) * 3)], 7),
+}
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_known_equilibria_have_no_gain(name):
+    first, second, equilibria, count = GAMES[name]
+    first, second = np.array(first, float), np.array(second, float)
+    scale = max(np.abs(first).max(), np.abs(second).max())
+    enumerated = support_enumeration(first, second)
+    if count is not None:
+        assert len(enumerated) == count
+    for row, col in [*equilibria, *enumerated]:
+        gains = bimatrix_gains(first, second, np.array(row, float), np.array(col, float))
+        np.testing.assert_allclose(gains, 0, atol=2e-6 * scale)
+    # Other profiles do gain: the check can fail.
+    _, rows, cols = random_game(first.shape, 0, (5,))
+    assert (np.asarray(bimatrix_gains(first, second, rows, cols)).sum(-1) > 1e-3).all()
+
+
+def test_all_zero_game():
+    _, rows, cols = random_game((2, 2), 0, (5,))
+    np.testing.assert_array_equal(bimatrix_gains(np.zeros((2, 2)), np.zeros((2, 2)), rows, cols), 0)
+
+
+# Identities.
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (17, 4)])
+def test_against_plain_numpy(shape):
+    payoffs, rows, cols = random_game(shape, 1, (7,))
+    other = random_game(shape, 2, (7,))[0]
+    for a, b, x, y, gains, conv, value in zip(
+        *(payoffs, other, rows, cols),
+        bimatrix_gains(payoffs, other, rows, cols),
+        nash_conv(payoffs, rows, cols),
+        matrix.expected_value(payoffs, rows, cols),
+        strict=True,
+    ):
+        np.testing.assert_allclose(gains, plain_gains(a, b, x, y), atol=1e-6)
+        np.testing.assert_allclose(conv, (a @ y).max() - (x @ a).min(), atol=1e-6)
+        np.testing.assert_allclose(value, x @ a @ y, atol=1e-6)
+
+
+def test_nash_conv_is_the_sum_of_gains():
+    payoffs, rows, cols = random_game((4, 6), 3, (2, 3))
+    np.testing.assert_allclose(
+        nash_conv(payoffs, rows, cols),
+        bimatrix_gains(payoffs, -payoffs, rows, cols).sum(-1),
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (15, 1)])  # padded to below and above 16
+def test_masks_never_leak(shape):
+    payoffs, row, col = random_game(shape, 4)
+    wide = np.full((shape[0] + 2, shape[1] + 3), np.nan)
+    wide[: shape[0], : shape[1]] = payoffs
+    masks = (np.arange(shape[0] + 2) < shape[0], np.arange(shape[1] + 3) < shape[1])
+    for junk in (np.nan, 1e30, -7.0):
+        wide[shape[0] :], wide[:, shape[1] :] = junk, junk
+        padded = np.append(row, [junk] * 2), np.append(col, [junk] * 3)
+        np.testing.assert_allclose(
+            nash_conv(wide, *padded, *masks), nash_conv(payoffs, row, col), atol=1e-6
+        )
+        np.testing.assert_allclose(
+            bimatrix_gains(wide, -wide, *padded, *masks),
+            bimatrix_gains(payoffs, -payoffs, row, col),
+            atol=1e-6,
+        )
+        gradients = jax.grad(lambda a, x, y: nash_conv(a, x, y, *masks), (0, 1, 2))(wide, *padded)
+        assert all(np.isfinite(gradient).all() for gradient in gradients)
+        assert (np.asarray(gradients[0])[~np.outer(*masks)] == 0).all()
+
+
+def test_masks_of_each_game():
+    # One game of 2x2 and one of 3x3 in one batch.
+    payoffs = np.stack([np.pad([[4.0, 1], [1, 2]], ((0, 1), (0, 1))), RPS])
+    masks = np.array([[1, 1, 0], [1, 1, 1]], bool)
+    rows = np.array([[0.25, 0.75, 0], [0.5, 0.25, 0.25]])
+    np.testing.assert_allclose(nash_conv(payoffs, rows, rows, masks, masks), [0, 0.5], atol=1e-6)
+
+
+def test_leading_axes_broadcast():
+    payoffs, rows, cols = random_game((3, 4), 5, (6,))
+    one = payoffs[0]
+    looped = jnp.stack([nash_conv(one, x, y) for x, y in zip(rows, cols, strict=True)])
+    np.testing.assert_allclose(nash_conv(one, rows, cols), looped, atol=1e-7)
+    grid = nash_conv(payoffs[:, None], rows[:, None], cols[None])
+    assert grid.shape == (6, 6)
+    np.testing.assert_allclose(grid[2, 4], nash_conv(payoffs[2], rows[2], cols[4]), atol=1e-7)
+
+
+def test_batched_equals_vmapped_and_jitted():
+    payoffs, rows, cols = (array.astype(np.float32) for array in random_game((5, 5), 6, (8,)))
+    batched = nash_conv(payoffs, rows, cols)
+    np.testing.assert_allclose(jax.vmap(nash_conv)(payoffs, rows, cols), batched, atol=1e-6)
+    np.testing.assert_allclose(jax.jit(nash_conv)(payoffs, rows, cols), batched, atol=1e-6)
+    order = np.random.default_rng(0).permutation(8)
+    permuted = nash_conv(payoffs[order], rows[order], cols[order])
+    np.testing.assert_allclose(permuted, np.asarray(batched)[order], atol=1e-7)
+
+
+def test_float64_under_x64():
+    payoffs, row, col = random_game((5, 5), 7)
+    assert nash_conv(payoffs, row, col).dtype == jnp.float32
+    with jax.enable_x64(True):
+        value = nash_conv(payoffs, row, col)
+        assert value.dtype == jnp.float64
+        np.testing.assert_allclose(value, (payoffs @ col).max() - (row @ payoffs).min(), rtol=1e-14)
+
+
+# Gradients.
+
+
+def test_gradient_in_closed_form():
+    # With unique best responses i and j: d/dA = e_i yᵀ - x e_jᵀ, d/dx = -A e_j, d/dy = Aᵀ e_i.
+    payoffs, row, col = random_game((3, 4), 8)
+    i, j = int((payoffs @ col).argmax()), int((row @ payoffs).argmin())
+    by_payoffs, by_row, by_col = jax.grad(nash_conv, (0, 1, 2))(payoffs, row, col)
+    known = np.outer(np.eye(3)[i], col) - np.outer(row, np.eye(4)[j])
+    np.testing.assert_allclose(by_payoffs, known, atol=1e-6)
+    np.testing.assert_allclose(by_row, -payoffs[:, j], atol=1e-6)
+    np.testing.assert_allclose(by_col, payoffs[i], atol=1e-6)
+
+
+# Properties (papers 4.3: NashConv is 2-Lipschitz in the payoffs).
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 10**6), shape=st.sampled_from(SHAPES[:4]))
+def test_nash_conv_is_lipschitz_in_payoffs(seed, shape):
+    payoffs, row, col = random_game(shape, seed)
+    other = payoffs + random_game(shape, seed + 1)[0] * 0.1
+    change = abs(float(nash_conv(payoffs, row, col)) - float(nash_conv(other, row, col)))
+    assert change <= 2 * np.abs(payoffs - other).max() + 1e-6
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 10**6), shape=st.sampled_from(SHAPES[:4]))
+def test_gains_are_never_negative_and_seats_swap(seed, shape):
+    payoffs, row, col = random_game(shape, seed)
+    other = random_game(shape, seed + 1)[0]
+    gains = np.asarray(bimatrix_gains(payoffs, other, row, col))
+    assert (gains >= 0).all()
+    swapped = bimatrix_gains(other.T, payoffs.T, col, row)
+    np.testing.assert_allclose(swapped, gains[::-1], atol=1e-6)
+    # F21: swapping seats negates the zero-sum value and leaves NashConv alone.
+    np.testing.assert_allclose(
+        matrix.expected_value(-payoffs.T, col, row),
+        -matrix.expected_value(payoffs, row, col),
+        atol=1e-6,
+    )
+    np.testing.assert_allclose(
+        nash_conv(-payoffs.T, col, row), nash_conv(payoffs, row, col), atol=1e-6
+    )
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 10**6), scale=st.sampled_from([1e-3, 1.0, 1e3]))
+def test_scale_and_offset(seed, scale):
+    payoffs, row, col = random_game((3, 4), seed)
+    base = float(nash_conv(payoffs, row, col))
+    moved = float(nash_conv(scale * payoffs + 3, row, col))
+    np.testing.assert_allclose(moved, scale * base, atol=1e-5 * max(scale, 3))
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("payoffs", "row", "col"), [((3, 3), (2,), (3,)), ((3, 3), (3,), (4,)), ((3,), (3,), (3,))]
+)
+def test_shapes_that_do_not_fit_are_named(payoffs, row, col):
+    with pytest.raises(ValueError, match=f"payoffs .*{payoffs[0]}.*row .*{row[0]}.*col .*{col[0]}"):
+        nash_conv(np.zeros(payoffs), np.ones(row) / row[0], np.ones(col) / col[0])
+    with pytest.raises(ValueError, match="do not fit"):
+        jax.jit(nash_conv)(np.zeros(payoffs), np.ones(row), np.ones(col))
+
+
+def test_batches_and_masks_that_do_not_fit():
+    payoffs, rows, cols = random_game((3, 3), 0, (4,))
+    with pytest.raises(ValueError, match="do not fit"):
+        nash_conv(payoffs, rows[:3], cols)
+    with pytest.raises(ValueError, match="do not fit"):
+        nash_conv(payoffs, rows, cols, np.ones(2, bool))
+    with pytest.raises(ValueError, match="row_mask leaves a game without any action"):
+        nash_conv(payoffs, rows, cols, np.zeros(3, bool))
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ([0.5, 0.5, np.nan], "NaN"),
+        ([0.5, 0.6, -0.1], "negative"),
+        ([0.5, 0.4, 0.0], "does not sum to 1"),
+        ([1.0, 1.0, 1.0], "does not sum to 1"),
+    ],
+)
+def test_bad_strategies_are_named(row, fault):
+    even = np.full(3, 1 / 3)
+    with pytest.raises(ValueError, match=f"row strategy.*{fault}"):
+        nash_conv(RPS, np.array(row), even)
+    with pytest.raises(ValueError, match=rf"col strategy \(batch member \[1\]\).*{fault}"):
+        bimatrix_gains(RPS, RPS.T, even, np.stack([even, np.array(row)]))
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_bad_payoffs_are_named():
+    even = np.full(3, 1 / 3)
+    with pytest.raises(ValueError, match=r"payoffs.*NaN or infinity"):
+        nash_conv(np.where(np.eye(3) > 0, np.nan, RPS), even, even)
+    with pytest.raises(ValueError, match="overflow float32"):
+        nash_conv(RPS * 1e200, even, even)
+
+
+# F21: symmetry is verified, never assumed.
+def test_symmetry():
+    matrix.require_symmetric(RPS)
+    matrix.require_symmetric([[5, 0], [10, 1]], [[5, 10], [0, 1]])
+    with pytest.raises(ValueError, match="not symmetric"):
+        matrix.require_symmetric([[4, 1], [1, 2]])
+    with pytest.raises(ValueError, match="not symmetric"):
+        matrix.require_symmetric([[3, 0], [0, 2]], [[2, 0], [0, 3]])
+    with pytest.raises(ValueError, match="square"):
+        matrix.require_symmetric(np.zeros((2, 3)))

@@ -1,0 +1,378 @@
+"""Tree quantities against independent oracles; batches, transformations, gradients, bad input."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sepo_jax.games import (
+    KUHN,
+    LEDUC,
+    Chance,
+    Decision,
+    Leaf,
+    best_response,
+    best_response_values,
+    compile_game,
+    expected_values,
+    exploitability,
+    from_matrix,
+    gains,
+    matrix,
+    nash_conv,
+    normal_form,
+    tree,
+)
+from sepo_jax.games.kuhn import KuhnState, equilibrium_policy
+from sepo_jax.games.leduc import leduc
+
+SEEDS = (2, 3, 5, 7, 8, 10, 11, 14)  # odd seeds are general-sum
+SMALL_SEEDS = (3, 5, 8, 11, 14)  # few enough pure policies to write out
+
+
+@pytest.fixture(scope="module")
+def random_games(oracle):
+    roots = {seed: oracle.RandomState(seed) for seed in SEEDS}
+    return {seed: (root, compile_game(root, f"random {seed}")) for seed, root in roots.items()}
+
+
+# Identities and independent oracles.
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_games_agree_with_recursion_over_histories(oracle, random_games, seed):
+    root, game = random_games[seed]
+    for policy in oracle.random_policies(game, 2, seed, pure=0.3):
+        np.testing.assert_allclose(
+            expected_values(game, policy), oracle.expected(root, game, policy), atol=1e-5
+        )
+        best = [oracle.best_value(root, game, policy, player) for player in (0, 1)]
+        np.testing.assert_allclose(best_response_values(game, policy), best, atol=1e-5)
+        np.testing.assert_allclose(gains(game, policy), oracle.gains(root, game, policy), atol=1e-5)
+        assert (np.asarray(gains(game, policy)) >= 0).all()
+
+
+# F02: gains are never negative and equal brute force over pure policies.
+@pytest.mark.parametrize("seed", SMALL_SEEDS)
+def test_best_responses_equal_brute_force(oracle, random_games, seed):
+    root, game = random_games[seed]
+    (policy,) = oracle.random_policies(game, 1, seed)
+    brute = [oracle.brute_force_best(root, game, policy, player) for player in (0, 1)]
+    np.testing.assert_allclose(best_response_values(game, policy), brute, atol=1e-5)
+
+
+# F02: two histories that print alike, with different continuations.
+def test_histories_that_print_alike_are_kept_apart(oracle):
+    class Board(Decision):
+        def __str__(self):
+            return "the same board"
+
+        __repr__ = __str__
+
+    first = Board(0, "x", (Board(1, "y", (Leaf((4, -4)), Leaf((0, 0)))), Leaf((1, -1))))
+    second = Board(0, "x", (Board(1, "z", (Leaf((-6, 6)), Leaf((1, -1)))), Leaf((2, -2))))
+    root = Chance(((0.5, first), (0.5, second)))
+    game = compile_game(root)
+    for policy in oracle.random_policies(game, 5, pure=0.3):
+        brute = [oracle.brute_force_best(root, game, policy, player) for player in (0, 1)]
+        np.testing.assert_allclose(best_response_values(game, policy), brute, atol=1e-6)
+        assert (np.asarray(gains(game, policy)) >= 0).all()
+
+
+@pytest.mark.parametrize("game", [KUHN, LEDUC], ids=["kuhn", "leduc"])
+def test_gains_are_best_values_minus_expected_values(oracle, game):
+    policy = oracle.random_policies(game, 6, pure=0.2)
+    difference = best_response_values(game, policy) - expected_values(game, policy)
+    np.testing.assert_allclose(gains(game, policy), difference, atol=2e-5)
+    np.testing.assert_allclose(nash_conv(game, policy), gains(game, policy).sum(-1), atol=2e-5)
+    conv = nash_conv(game, policy)
+    np.testing.assert_allclose(exploitability(game, policy) * 2, conv, rtol=1e-6)
+
+
+def test_kuhn_agrees_with_recursion(oracle):
+    for policy in oracle.random_policies(KUHN, 5, pure=0.3):
+        np.testing.assert_allclose(
+            gains(KUHN, policy), oracle.gains(KuhnState(), KUHN, policy), atol=1e-6
+        )
+
+
+def test_best_response_reaches_the_best_value(oracle, random_games):
+    for game in (KUHN, random_games[5][1], random_games[10][1]):
+        policy = oracle.random_policies(game, 3, pure=0.3)
+        response = np.asarray(best_response(game, policy))
+        assert set(np.unique(response)) <= {0.0, 1.0}
+        np.testing.assert_array_equal(response.sum(-1), 1)
+        assert not response[:, ~game.legal_mask].any()
+        for player in (0, 1):
+            own = (game.infoset_players == player)[:, None]
+            mixed = np.where(own, response, policy)
+            np.testing.assert_allclose(
+                expected_values(game, mixed)[..., player],
+                best_response_values(game, policy)[..., player],
+                atol=1e-5,
+            )
+
+
+def test_best_response_where_the_opponent_never_goes_is_the_first_legal_action():
+    inner = Decision(0, "unreached", (Leaf((0, 0)), Leaf((9, -9))))
+    game = compile_game(Decision(1, "gate", (Leaf((0, 0)), inner)))
+    policy = np.array([[1.0, 0.0], [0.5, 0.5]])
+    assert best_response(game, policy)[game.index("unreached")].tolist() == [1, 0]
+
+
+def test_best_response_to_uniform_kuhn_by_hand():
+    # Against uniform play: bet J and Q first (half of the hands fold), check K to let the second
+    # player bet; after check-bet call with Q and K; after a check bet all; call with Q and K.
+    response = best_response(KUHN, KUHN.uniform_policy())
+    bets = {name for name, row in zip(KUHN.infoset_names, response, strict=True) if row[1] == 1}
+    assert bets == {"J", "Q", "Jp", "Qp", "Kp", "Qb", "Kb", "Qpb", "Kpb"}
+
+
+# F21: swapping the seats of a profile of a symmetric game negates the zero-sum value.
+def test_swapping_seats(oracle):
+    rps = [[0, -1, 1], [1, 0, -1], [-1, 1, 0]]
+    game = from_matrix(rps)
+    for policy in oracle.random_policies(game, 3):
+        swapped = policy[::-1]
+        np.testing.assert_allclose(
+            expected_values(game, swapped), -expected_values(game, policy), atol=1e-6
+        )
+        np.testing.assert_allclose(gains(game, swapped), gains(game, policy)[::-1], atol=1e-6)
+
+
+def test_normal_form_of_kuhn():
+    first, second = normal_form(KUHN)
+    assert first.shape == second.shape == (64, 64)
+    np.testing.assert_allclose(first + second, 0, atol=1e-12)
+    # Uniform behaviour is uniform over pure policies: value 1/8.
+    np.testing.assert_allclose(first.mean(), 1 / 8, atol=1e-12)
+    with pytest.raises(ValueError, match="pure policies"):
+        normal_form(LEDUC)
+
+
+@pytest.mark.parametrize("seed", SMALL_SEEDS)
+def test_normal_form_gains(oracle, random_games, seed):
+    game = random_games[seed][1]
+    matrices = normal_form(game)
+    shares = [np.full(size, 1 / size) for size in matrices[0].shape]
+    np.testing.assert_allclose(
+        gains(game, game.uniform_policy()), matrix.bimatrix_gains(*matrices, *shares), atol=1e-5
+    )
+
+
+# General-sum and constant-sum games.
+
+
+# F05: per-player gains for the prisoner's dilemma, no exploitability.
+def test_general_sum_games():
+    game = from_matrix([[5, 0], [10, 1]], [[5, 10], [0, 1]], "prisoners_dilemma")
+    profiles = np.array([[[1, 0], [1, 0]], [[0, 1], [0, 1]], [[0.5, 0.5], [0.5, 0.5]]])
+    np.testing.assert_allclose(gains(game, profiles), [[5, 5], [0, 0], [1.5, 1.5]], atol=1e-6)
+    np.testing.assert_allclose(nash_conv(game, profiles), [10, 0, 3], atol=1e-6)
+    assert not game.zero_sum and game.payoff_sum is None
+    with pytest.raises(ValueError, match=r"prisoners_dilemma is general-sum.*gains"):
+        exploitability(game, profiles)
+
+
+def test_constant_sum_games():
+    shifted = np.array([[1, 0, 2], [2, 1, 0], [0, 2, 1]])  # rock, paper, scissors plus 1
+    game = from_matrix(shifted, 2 - shifted)
+    assert game.payoff_sum == 2 and not game.zero_sum
+    rock = np.array([[1, 0, 0], [1, 0, 0]])
+    np.testing.assert_allclose(expected_values(game, rock), [1, 1])
+    np.testing.assert_allclose(nash_conv(game, rock), 2)
+    np.testing.assert_allclose(exploitability(game, rock), 1)
+
+
+# F16: Not-trust with Abuse >= 1/2 is an equilibrium, with Honor = 1 the buyer gains 1.
+@pytest.mark.parametrize(("abuse", "gain"), [(0.5, 0), (0.75, 0), (1, 0), (0, 1), (0.25, 0.5)])
+def test_trust_game(abuse, gain):
+    seller = Decision(1, "seller", (Leaf((1, 1)), Leaf((-1, 2))))
+    game = compile_game(Decision(0, "buyer", (Leaf((0, 0)), seller)))
+    policy = np.array([[1, 0], [1 - abuse, abuse]])
+    np.testing.assert_allclose(gains(game, policy), [gain, 0], atol=1e-6)
+
+
+# Batches and transformations.
+
+
+@pytest.mark.parametrize("name", ["expected_values", "best_response_values", "gains", "nash_conv"])
+def test_batched_equals_looped_vmapped_and_jitted(oracle, name):
+    function = getattr(tree, name)
+    policies = oracle.random_policies(KUHN, 6, pure=0.2).astype(np.float32)
+    batched = function(KUHN, policies)
+    looped = jnp.stack([function(KUHN, policy) for policy in policies])
+    np.testing.assert_allclose(batched, looped, atol=1e-6)
+    np.testing.assert_allclose(jax.vmap(lambda p: function(KUHN, p))(policies), looped, atol=1e-6)
+    np.testing.assert_allclose(jax.jit(lambda p: function(KUHN, p))(policies), looped, atol=1e-6)
+    square = function(KUHN, policies.reshape(2, 3, 12, 2))
+    np.testing.assert_allclose(square.reshape(batched.shape), looped, atol=1e-6)
+
+
+def test_permuting_a_batch_permutes_results(oracle):
+    policies = oracle.random_policies(KUHN, 8)
+    order = np.random.default_rng(0).permutation(8)
+    np.testing.assert_allclose(
+        gains(KUHN, policies[order]), np.asarray(gains(KUHN, policies))[order], atol=1e-7
+    )
+
+
+def test_batches_larger_than_a_chunk(oracle, monkeypatch):
+    policies = oracle.random_policies(KUHN, 11, pure=0.1).astype(np.float32)
+    whole = [gains(KUHN, policies), best_response(KUHN, policies), nash_conv(KUHN, policies)]
+    monkeypatch.setattr(tree, "CHUNK_ELEMENTS", 4 * 26)  # four policies at a time
+    jax.clear_caches()
+    chunked = [gains(KUHN, policies), best_response(KUHN, policies), nash_conv(KUHN, policies)]
+    jax.clear_caches()
+    for one, other in zip(whole, chunked, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_empty_batch():
+    assert expected_values(KUHN, np.zeros((0, 12, 2))).shape == (0, 2)
+    assert best_response(KUHN, np.zeros((3, 0, 12, 2))).shape == (3, 0, 12, 2)
+
+
+def test_precision():
+    policy = equilibrium_policy(1 / 5)
+    assert expected_values(KUHN, policy).dtype == jnp.float32
+    assert expected_values(KUHN, np.eye(2, dtype=int)[np.zeros(12, int)]).dtype == jnp.float32
+    with jax.enable_x64(True):
+        values = expected_values(KUHN, policy)
+        assert values.dtype == jnp.float64
+        np.testing.assert_allclose(values, [-1 / 18, 1 / 18], rtol=1e-14)
+        np.testing.assert_allclose(
+            nash_conv(LEDUC, LEDUC.legal_mask / LEDUC.legal_mask.sum(1, keepdims=True)),
+            1709 / 360,
+            rtol=1e-14,
+        )
+
+
+def test_numpy_passes_agree_with_jax(oracle):
+    game = leduc(merge_suits=True)
+    (policy,) = oracle.random_policies(game, 1, pure=0.2)
+    for quantity, function in (
+        ("expected", expected_values),
+        ("best", best_response_values),
+        ("gains", gains),
+        ("response", best_response),
+    ):
+        on_host = tree.evaluate_on_host(game, quantity, policy)
+        np.testing.assert_allclose(on_host, function(game, policy), atol=1e-5)
+
+
+# Gradients.
+
+
+def test_gradient_is_reach_times_action_value():
+    # One player, two steps: value = p (q * 3 + (1 - q) * 5) + (1 - p) * 2, so the derivative by
+    # the entry of "a" is 3 q + 5 (1 - q), and by the later entries 3 p and 5 p.
+    late = Decision(0, "late", (Leaf((3, -3)), Leaf((5, -5))))
+    game = compile_game(Decision(0, "early", (late, Leaf((2, -2)))))
+    p, q = 0.25, 0.75
+    policy = jnp.array([[p, 1 - p], [q, 1 - q]])
+    gradient = jax.grad(lambda table: expected_values(game, table)[0])(policy)
+    known = [[3 * q + 5 * (1 - q), 2], [3 * p, 5 * p]]
+    np.testing.assert_allclose(gradient, known, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", [11, 14])
+def test_gradient_against_finite_differences(oracle, random_games, seed):
+    root, game = random_games[seed]
+    with jax.enable_x64(True):
+        policy = jnp.asarray(oracle.random_policies(game, 1, seed)[0])
+        gradient = jax.jacobian(lambda table: expected_values(game, table)[0])(policy)
+        for row, column in np.argwhere(game.legal_mask):
+            step = np.zeros(policy.shape)
+            step[row, column] = 1e-5
+            # Outside the simplex the checks of public calls would refuse: recursion has none.
+            up = oracle.expected(root, game, np.asarray(policy) + step)[0]
+            down = oracle.expected(root, game, np.asarray(policy) - step)[0]
+            np.testing.assert_allclose(gradient[row, column], (up - down) / 2e-5, atol=1e-8)
+
+
+def test_values_and_gradients_are_finite_where_nothing_is_reached(oracle):
+    policies = jnp.asarray(oracle.random_policies(KUHN, 3, pure=0.9))
+    for function in (expected_values, best_response_values, gains):
+
+        def total(table, function=function):
+            return function(KUHN, table)[..., 0].sum()
+
+        value, gradient = jax.value_and_grad(total)(policies)
+        assert np.isfinite(value) and np.isfinite(gradient).all()
+
+
+# Bad input.
+
+
+# F01: one player's rows alone, or rows of zeros, are no profile.
+def test_missing_player_is_refused():
+    policy = equilibrium_policy(1 / 5)
+    own = KUHN.infoset_players == 0
+    with pytest.raises(ValueError, match=r"\[6, 2\].*12 infosets, 2 actions.*missing"):
+        nash_conv(KUHN, policy[own])
+    with pytest.raises(ValueError, match="Player 1 has no policy at all"):
+        nash_conv(KUHN, np.where(own[:, None], policy, 0))
+
+
+@pytest.mark.parametrize("shape", [(2,), (12, 3), (5, 2, 12)])
+def test_wrong_shape_names_both_shapes(shape):
+    with pytest.raises(ValueError, match=rf"{list(shape)!r}".replace("[", r"\[") + ".*12 infosets"):
+        gains(KUHN, np.ones(shape))
+    with pytest.raises(ValueError, match="12 infosets"):
+        jax.jit(lambda table: gains(KUHN, table))(np.ones(shape))
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ([np.nan, 1], "NaN"),
+        ([np.inf, 0], "NaN or infinity"),
+        ([1.5, -0.5], "negative"),
+        ([0.5, 0.4], "does not sum to 1"),
+        ([0.55, 0.5], "does not sum to 1"),
+        ([0, 0], "does not sum to 1"),
+    ],
+)
+def test_bad_rows_are_named(row, fault):
+    policies = np.stack([KUHN.uniform_policy()] * 3)
+    policies[2, KUHN.index("Kpb")] = row
+    for function in (expected_values, best_response, nash_conv, exploitability):
+        with pytest.raises(ValueError, match=f"member 2.*'Kpb' of player 0.*{fault}"):
+            function(KUHN, policies)
+
+
+def test_mass_on_illegal_actions_is_refused():
+    policy = LEDUC.uniform_policy()
+    policy[0] = 1 / 3
+    with pytest.raises(ValueError, match=r"illegal action.*legal actions \[1, 2\]"):
+        gains(LEDUC, policy)
+
+
+# Properties.
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 10**6), sharpness=st.sampled_from([0.0, 0.3, 0.8]))
+def test_gains_are_never_negative(oracle, seed, sharpness):
+    policies = oracle.random_policies(KUHN, 4, seed, pure=sharpness)
+    assert (np.asarray(gains(KUHN, policies)) >= 0).all()
+    assert (np.asarray(nash_conv(KUHN, policies)) >= -1e-6).all()
+    # Nobody can gain more than the range of Kuhn's payoffs.
+    assert (np.asarray(gains(KUHN, policies)) <= 4).all()
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 10**6))
+def test_mixing_realization_plans_is_convex_in_nash_conv(oracle, seed):
+    # NashConv of a zero-sum game is convex in the pair of realization plans.
+    one, other = oracle.random_policies(KUHN, 2, seed)
+    reach = [tree._passes(KUHN, table[:, :, None], np)[0] for table in (one, other)]
+    mixed = np.zeros((12, 2))
+    for player, form in enumerate(KUHN.forms):
+        plan = (reach[0][player] + reach[1][player])[1:, 0].reshape(-1, 2)
+        mixed[form.infosets] = plan / plan.sum(axis=1, keepdims=True)
+    pair = nash_conv(KUHN, np.stack([one, other]))
+    assert float(nash_conv(KUHN, mixed)) <= float(pair.mean()) + 1e-5
