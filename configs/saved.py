@@ -1,6 +1,6 @@
 """A run's own config again.
 
-    python experiments/train.py --config=configs/saved.py:runs/my_run/config.json --run=again
+python experiments/train.py --config=configs/saved.py:runs/my_run/config.json --run=again
 """
 
 import json

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
     """The allowed name most like `name`, or None when nothing comes close."""
-    matches = difflib.get_close_matches(str(name), [str(option) for option in allowed], n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(
+        str(name), [str(option) for option in allowed], n=1, cutoff=0.5
+    )
     return matches[0] if matches else None
 
 

@@ -40,6 +40,11 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     config = config_dict.ConfigDict(to_dict(Settings()), convert_dict=True)
     config.name = "sepo_kuhn"
     config.policy.source = options["policy"]
+    config.sft.steps = 400
+    config.sft.learning_rate = 3e-3
+    config.sft.final_learning_rate = 3e-4
+    config.sepo.steps = 100
+    config.sepo.learning_rate = 1e-3
     config.algorithm.name = options["algorithm"]
     config.sepo.credit = options["credit"]
     config.sepo.exploiter_pool = EXPLOITERS[options["exploiters"]]

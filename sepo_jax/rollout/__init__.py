@@ -1,6 +1,6 @@
 """Rollouts: text episodes in, a forest of sampled segments out.
 
-    forest = play(policy, params, episodes, sampling=Sampling(temperature=1.0), seed=0)
+forest = play(policy, params, episodes, sampling=Sampling(temperature=1.0), seed=0)
 """
 
 from .driver import Completion, EngineOptions, Request, run_requests

@@ -108,9 +108,7 @@ def run_requests(
                     wave = {}
                 else:
                     capacity = needed
-                    state = init_slots(
-                        policy, options.slots, capacity, options.max_action_tokens
-                    )
+                    state = init_slots(policy, options.slots, capacity, options.max_action_tokens)
             if wave:
                 state = _admit_wave(policy, params, state, wave, options, capacity, seed, step)
                 occupied.update(wave)

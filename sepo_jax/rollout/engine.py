@@ -108,7 +108,9 @@ def admit(
 
 
 @partial(
-    jax.jit, static_argnames=("policy", "sampling", "end_ids", "num_tokens"), donate_argnames="state"
+    jax.jit,
+    static_argnames=("policy", "sampling", "end_ids", "num_tokens"),
+    donate_argnames="state",
 )
 def decode(
     policy: Policy,

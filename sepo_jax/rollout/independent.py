@@ -117,4 +117,3 @@ def _build(episodes, sampled, groups, share_prompts) -> Forest:
 def decision_segments(forest: Forest) -> np.ndarray:
     """int32 [decisions], the action segments of a forest from `play` in its order."""
     return np.flatnonzero(forest.is_action).astype(np.int32)
-

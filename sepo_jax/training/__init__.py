@@ -1,7 +1,7 @@
 """Training: one update function, two stages, checkpoints, resume, and the files of a run.
 
-    run = train(config)                       # SFT, SEPO, exact evaluation, report
-    run = train(config, objective=my_loss)    # the same with an own loss
+run = train(config)                       # SFT, SEPO, exact evaluation, report
+run = train(config, objective=my_loss)    # the same with an own loss
 """
 
 from .loop import NonFiniteError, Run, train

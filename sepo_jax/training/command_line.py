@@ -95,6 +95,7 @@ def parse_argument(argument: str | None, **defaults: Any) -> dict[str, Any]:
 
 def run_main(main: Callable[[], None]) -> None:
     """Parses the flags and runs `main`; what users get wrong ends in one line and exit code 2."""
+    sys.path.insert(0, "")  # a module of the working directory may hold an own loss or domain
     try:
         check_overrides(sys.argv)
     except (ValueError, FileNotFoundError) as error:

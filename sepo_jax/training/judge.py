@@ -9,7 +9,7 @@ import chex
 import numpy as np
 
 from ..evaluation import play_matches, policy_table
-from ..games import nash_conv, solve_tree
+from ..games import nash_conv, solve_sequence_form
 from ..policy import Policy, Sampling
 from .run_directory import RunDirectory
 from .settings import Settings
@@ -36,9 +36,9 @@ class Judge:
         figures |= {f"versions/{name}": version(name) for name in PACKAGES}
         if self.game is not None:
             uniform = self.game.uniform_policy()
-            best = solve_tree(self.game)
+            best = solve_sequence_form(self.game)
             figures["uniform/nash_conv"] = float(nash_conv(self.game, uniform))
-            figures["best_known/nash_conv"] = float(nash_conv(self.game, best.policy))
+            figures["best_known/nash_conv"] = best.nash_conv
             self._tables("uniform", np.asarray(uniform))
             self._tables("best_known", np.asarray(best.policy))
         self._summary(figures)
@@ -98,7 +98,9 @@ class Judge:
         self.directory.write_json("summary.json", self._read_summary() | figures)
 
     def _tables(self, stage: str, table: np.ndarray) -> None:
-        rows = {name: row.tolist() for name, row in zip(self.game.infoset_names, table, strict=True)}
+        rows = {
+            name: row.tolist() for name, row in zip(self.game.infoset_names, table, strict=True)
+        }
         tables = self.directory.read_json("tables.json")
         self.directory.write_json("tables.json", tables | {stage: rows})
 

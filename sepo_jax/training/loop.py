@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from ..algorithms import Algorithm, get_algorithm
 from ..evaluation import write_report
+from ..names import check_option
 from ..objective import make_objective
 from ..policy import Policy, save_hf
 from .batches import BatchMaker, read_value
@@ -25,7 +26,7 @@ from .judge import Judge
 from .parallel import Parallel
 from .run_directory import RunDirectory, nonfinite
 from .settings import Settings, read_settings, to_dict
-from .setup import make_domain, make_policy
+from .setup import game_of, make_domain, make_policy
 from .stages import SepoStage, SftStage
 from .update import TrainState, as_objective, init_state, make_optimizer, make_update
 
@@ -81,29 +82,31 @@ def train(
       NonFiniteError: a metric became NaN or infinite; step and metric are named.
     """
     settings = read_settings(config)
+    check_option("optimizer.on_nonfinite", settings.optimizer.on_nonfinite, ("stop", "skip"))
     path = Path(run_directory or Path("runs") / f"{settings.name}_seed{settings.seed}")
     domain = domain if domain is not None else make_domain(settings.domain)
     chosen = _choose_objective(settings, objective)
     parallel = Parallel(settings.parallel)
-    if resume:
-        directory = RunDirectory.resume(path, to_dict(settings), allow_change)
-    else:
-        directory = RunDirectory.create(path, to_dict(settings))
     policy, params = make_policy(settings, domain)
-    judge = Judge(settings, policy, domain, directory)
-    judge.baselines(params)
     stages = []
     if settings.sft.steps:
         stages.append((SftStage(settings, policy, domain), settings.sft, get_algorithm("sft")))
     if settings.sepo.steps:
-        stages.append((SepoStage(settings, policy, domain, judge.game), settings.sepo, chosen))
+        stages.append((SepoStage(settings, policy, domain, game_of(domain)), settings.sepo, chosen))
+    # Nothing is written before everything the config names was found and fits together.
+    if resume:
+        directory = RunDirectory.resume(path, to_dict(settings), allow_change)
+    else:
+        directory = RunDirectory.create(path, to_dict(settings))
+    judge = Judge(settings, policy, domain, directory)
+    judge.baselines(params)
     reference = None
     for stage, numbers, goal in stages:
         runner = StageRunner(settings, policy, directory, parallel, judge, progress)
         params = runner.run(stage, numbers, goal, params, reference)
         reference = params
         judge.final(stage.name, params)
-    save_hf(directory.path / "policy", policy, params)
+    save_hf(directory.path / "policy", policy, params, overwrite=True)
     write_report(directory.path)
     return Run(policy, params, directory.read_json("summary.json"), directory.path)
 
@@ -150,9 +153,7 @@ class StageRunner:
         )
         algorithm = goal if isinstance(goal, Algorithm) else get_algorithm("grpo")
         if isinstance(goal, Algorithm):
-            goal = make_objective(
-                goal, self.policy, temperature=settings.rollout.temperature
-            )
+            goal = make_objective(goal, self.policy, temperature=settings.rollout.temperature)
         maker = BatchMaker(
             settings,
             self.policy,
@@ -172,7 +173,8 @@ class StageRunner:
         if found is not None:
             first, state = found
             state = TrainState(*state)
-        self._drop_lines_after(stage.name, first)
+        if first < numbers.steps:
+            self._drop_lines_after(stage.name, first)
         state = self._steps(stage, numbers, maker, update, checkpoints, state, first)
         return jax.tree.map(jax.numpy.asarray, state.params)
 
@@ -184,8 +186,9 @@ class StageRunner:
         order = ("sft", "sepo")
         later = order[order.index(name) + 1 :]
         self.directory.keep_lines(
-            lambda line: line["stage"] not in later
-            and (line["stage"] != name or line["step"] <= step)
+            lambda line: (
+                line["stage"] not in later and (line["stage"] != name or line["step"] <= step)
+            )
         )
 
     def _steps(self, stage, numbers, maker, update, checkpoints, state, first) -> TrainState:

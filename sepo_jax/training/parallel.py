@@ -60,9 +60,15 @@ class Parallel:
             self.mesh = Mesh(grid, ("data", "fsdp", "tensor"))
 
     def place(self, state: Any) -> Any:
-        """Puts a state held as one copy where the update wants it."""
+        """Puts a state held as one copy where the update wants it; the update consumes it there."""
+        state = jax.tree.map(np.array, state)
         if self.kind == "pmap":
-            return jax.device_put_replicated(state, self.devices)
+            copies = NamedSharding(Mesh(np.array(self.devices), "data"), PartitionSpec("data"))
+
+            def repeat(leaf):
+                return jax.device_put(np.repeat(leaf[None], self.num_devices, axis=0), copies)
+
+            return jax.tree.map(repeat, state)
         if self.kind == "mesh":
             return jax.tree.map(jax.device_put, state, state_shardings(state, self.mesh))
         return jax.device_put(state, self.devices[0])

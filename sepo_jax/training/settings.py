@@ -180,9 +180,7 @@ def _read(section: type, values: Any, where: str) -> Any:
         if name not in fields:
             raise unknown(f"field of {where}", name, fields)
     hints = typing.get_type_hints(section)
-    read = {
-        name: _convert(hints[name], value, f"{where}.{name}") for name, value in values.items()
-    }
+    read = {name: _convert(hints[name], value, f"{where}.{name}") for name, value in values.items()}
     return section(**read)
 
 
@@ -196,9 +194,9 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
         return tuple(value)
     elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    elif kind is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    elif kind in (str, bool) and isinstance(value, kind):
+    elif (kind is int and isinstance(value, int) and not isinstance(value, bool)) or (
+        kind in (str, bool) and isinstance(value, kind)
+    ):
         return value
     expected = getattr(kind, "__name__", str(kind))
     raise ValueError(f"{where} must be a {expected}, got {value!r} of type {type(value).__name__}")

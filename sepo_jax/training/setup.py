@@ -8,13 +8,13 @@ import chex
 import jax
 
 from ..domains import Kuhn
-from ..games import KUHN, TreeGame
+from ..evaluation.matches import GAMES
+from ..games import TreeGame
 from ..names import check_option
 from ..policy import ModelConfig, Policy, load, train_tokenizer
 from .settings import DomainSettings, PolicySettings, Settings
 
 DOMAINS = {"kuhn": Kuhn}
-GAMES = {"kuhn_poker": KUHN}
 _TOKENIZER_EXAMPLES = 400
 _MAX_POSITIONS = 4096
 
@@ -49,9 +49,7 @@ def make_policy(settings: Settings, domain: Any) -> tuple[Policy, chex.ArrayTree
     if wanted.source == "fresh":
         texts = corpus(domain, settings.sft.data_seed)
         tokenizer = train_tokenizer(texts, wanted.vocab_size)
-        return load(
-            model_config(wanted), tokenizer=tokenizer, key=jax.random.key(settings.seed)
-        )
+        return load(model_config(wanted), tokenizer=tokenizer, key=jax.random.key(settings.seed))
     if not Path(wanted.source).exists():
         raise FileNotFoundError(
             f'policy.source={wanted.source!r} is no directory; give "fresh" or a Hugging Face '

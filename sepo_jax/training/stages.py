@@ -8,6 +8,7 @@ import numpy as np
 
 from ..evaluation import policy_table
 from ..forest import Forest, ForestBuilder
+from ..games import nash_conv
 from ..names import check_option, unknown
 from ..policy import Policy, Sampling, render
 from ..rollout import decision_segments, play
@@ -21,7 +22,6 @@ from ..sepo import (
     payoff_scale,
 )
 from .settings import Settings
-
 
 BEST_RESPONSE = "best_response"
 
@@ -118,6 +118,7 @@ class SepoStage:
         )
         self.scale = payoff_scale(domain.max_payoff)
         self.sampling = training_sampling(settings)
+        self._known_gaps: dict[str, float] | None = None
         self.pools = {"train": self._names("train", sepo.train_pool)}
         if sepo.exploitability_weight:
             self.pools["exploiter"] = self._names("exploiter", sepo.exploiter_pool)
@@ -152,6 +153,7 @@ class SepoStage:
             self.scale,
             self.settings.sepo.credit,
             balance=credited,
+            known_gaps=self._known_gaps if credited else None,
         )
         forest = reward_decisions(forest, episodes[: len(training)], rewards)
         if self.settings.sepo.group_by == "prompt":
@@ -188,6 +190,9 @@ class SepoStage:
         if BEST_RESPONSE in self.pools.get("exploiter", ()):
             table = policy_table(self.policy, params, self.game, self.domain)
             responder = best_response_opponent(self.game, table.probabilities)
+            # Seats alternate, so the responder's mean advantage is the NashConv, known exactly.
+            gap = float(nash_conv(self.game, table.probabilities))
+            self._known_gaps = {f"exploiter/{responder.name}": gap}
         train = len(self.pools["train"]) * sepo.groups_per_opponent * sepo.rollouts_per_group
         seats: list[Seat] = []
         number = 0
@@ -307,4 +312,3 @@ def sample_record(stage: str, step: int, episode: Any) -> dict:
             for decision in episode.decisions
         ],
     }
-

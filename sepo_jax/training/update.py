@@ -45,10 +45,10 @@ def make_optimizer(
 
     The rate reaches `learning_rate` after `warmup_steps` and `final_learning_rate` after `steps`.
     """
-    warmup = optax.linear_schedule(0.0 if warmup_steps else learning_rate, learning_rate, warmup_steps)
-    decay = optax.linear_schedule(
-        learning_rate, final_learning_rate, max(steps - warmup_steps, 1)
+    warmup = optax.linear_schedule(
+        0.0 if warmup_steps else learning_rate, learning_rate, warmup_steps
     )
+    decay = optax.linear_schedule(learning_rate, final_learning_rate, max(steps - warmup_steps, 1))
     schedule = optax.join_schedules([warmup, decay], [warmup_steps])
     return optax.chain(
         optax.clip_by_global_norm(settings.max_gradient_norm),
@@ -100,7 +100,7 @@ def make_update(
         zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         summed, _ = jax.lax.scan(add_part, zero, batch)
         (loss, metrics), gradient = _sum_devices(summed, axis)
-        norm = optax.global_norm(gradient)
+        norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(norm) & jnp.isfinite(loss)
         changes, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
         updated = TrainState(

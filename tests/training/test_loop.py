@@ -1,0 +1,191 @@
+"""Whole runs: resume equals no interruption, bad numbers stop a run, own losses train."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+from sepo_jax.algorithms import ALGORITHMS
+from sepo_jax.training import NonFiniteError, train
+
+ROOT = Path(__file__).parents[2]
+SAME = ("config.json", "metrics.jsonl", "samples.jsonl", "summary.json", "tables.json")
+
+
+def start(config: Path, runs: Path, *more: str) -> subprocess.Popen:
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(runs / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    return subprocess.Popen(
+        [
+            sys.executable, "experiments/train.py", f"--config=configs/saved.py:{config}",
+            f"--runs={runs}", *more,
+        ],
+        cwd=ROOT, env=os.environ | cache, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    )  # fmt: skip
+
+
+def finish(process: subprocess.Popen) -> str:
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    return output
+
+
+def wait_for_step(path: Path, process: subprocess.Popen, stage: str, step: int) -> None:
+    deadline = time.time() + 600
+    while time.time() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        if path.exists():
+            lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
+            if any((r := json.loads(x))["stage"] == stage and r["step"] >= step for x in lines):
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"step {step} of {stage} was never logged")
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_equals_straight_bit_for_bit(small_config, tmp_path):  # E01
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(small_config))
+    output = finish(start(config, tmp_path, "--run=straight"))
+    assert json.loads(output[output.index("{") :])["seed"] == 0
+
+    process = start(config, tmp_path, "--run=killed")
+    wait_for_step(tmp_path / "killed/metrics.jsonl", process, "sepo", 6)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "killed/report.html").exists()
+    # Not even the same command starts over an existing run.
+    refused = start(config, tmp_path, "--run=killed")
+    assert "--resume" in refused.communicate(timeout=600)[0]
+    assert refused.returncode == 2
+    finish(start(config, tmp_path, "--run=killed", "--resume"))
+
+    for name in SAME:
+        straight, killed = (tmp_path / run / name for run in ("straight", "killed"))
+        assert straight.read_bytes() == killed.read_bytes(), name
+    for name in ("policy/model.safetensors", "policy/tokenizer.json"):
+        assert (tmp_path / "straight" / name).read_bytes() == (
+            tmp_path / "killed" / name
+        ).read_bytes()
+    steps = [(r["stage"], r["step"]) for r in map(json.loads, open(tmp_path / "killed" / SAME[1]))]
+    assert steps == [("sft", s) for s in (1, 2, 3)] + [("sepo", s) for s in range(1, 11)]
+
+    # The dumped config of a run is a config (G04), and the same one gives the same run.
+    changed = small_config | {"seed": 1}
+    config.write_text(json.dumps(changed))
+    refused = start(config, tmp_path, "--run=killed", "--resume")
+    assert "seed: 0 -> 1" in refused.communicate(timeout=600)[0]  # E08
+    assert refused.returncode == 2
+
+
+@pytest.mark.slow
+def test_a_run_leaves_every_file_and_four_timings(small_config, tmp_path):  # H04
+    small_config["sepo"]["steps"] = 2
+    run = train(small_config, run_directory=tmp_path / "run", progress=False)
+    for name in (*SAME, "timings.jsonl", "report.html", "policy/config.json", "checkpoints"):
+        assert (run.directory / name).exists(), name
+    timings = [json.loads(line) for line in open(run.directory / "timings.jsonl")]
+    assert all({"generate", "score", "update"} <= line.keys() for line in timings)
+    assert any("evaluate" in line for line in timings)
+    summary = run.summary
+    assert summary["uniform/nash_conv"] == pytest.approx(11 / 12, abs=1e-6)  # F22
+    assert summary["best_known/nash_conv"] == pytest.approx(0, abs=1e-6)
+    for stage in ("untrained", "sft", "sepo"):
+        assert 0 <= summary[f"{stage}/nash_conv"] <= 4
+        assert 0 <= summary[f"{stage}/illegal_mass"] <= 1
+    # Replies are sampled token ids under the log-probabilities that the trainer finds again.
+    last = [json.loads(line) for line in open(run.directory / "metrics.jsonl")][-1]
+    assert last["ratio"] == pytest.approx(1.0, abs=1e-4)
+    # The run is the config's: a second run is equal byte for byte.
+    again = train(small_config, run_directory=tmp_path / "again", progress=False)
+    for name in SAME:
+        assert (run.directory / name).read_bytes() == (again.directory / name).read_bytes(), name
+
+
+def without_warm_start(config):
+    config["sft"]["steps"] = 0
+    config["sepo"]["steps"] = 1
+    return config
+
+
+def test_a_nan_stops_the_run_with_step_and_metric_named(small_config, tmp_path):
+    def broken(params, batch):
+        return jnp.sum(params["norm"]["scale"]) * jnp.nan, {}
+
+    with pytest.raises(NonFiniteError, match="loss is nan at step 1 of stage sepo"):
+        train(
+            without_warm_start(small_config), broken, run_directory=tmp_path / "run", progress=False
+        )
+    assert not (tmp_path / "run/report.html").exists()
+    text = (
+        (tmp_path / "run/metrics.jsonl").read_text()
+        if (tmp_path / "run/metrics.jsonl").exists()
+        else ""
+    )
+    assert "NaN" not in text
+
+
+@pytest.mark.slow
+def test_the_own_losses_of_the_readme_train(small_config, tmp_path):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text[text.index("## An own loss") : text.index("## What is where")]
+    blocks = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    assert len(blocks) == 2
+    used = []
+
+    def recorded(config, objective):
+        used.append(objective)
+        run = train(config, objective, run_directory=tmp_path / f"run{len(used)}", progress=False)
+        lines = [json.loads(line) for line in open(run.directory / "metrics.jsonl")]
+        return lines[-1]
+
+    for block in blocks:
+        code = block.replace("from sepo_jax.training import train\n", "")
+        names = {"train": recorded, "config": without_warm_start(small_config)}
+        exec(code, names)
+        assert names["run"]["gradient_norm"] > 0
+    assert used[0].surrogate is not ALGORITHMS["grpo"].surrogate
+    assert "my_loss" in names["run"]
+
+
+def test_an_objective_that_does_not_exist_is_named(small_config, tmp_path):
+    small_config["objective"] = "no_such_module:loss"
+    with pytest.raises(ValueError, match=r"no_such_module:loss.*my_module:my_function"):
+        train(small_config, run_directory=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value", "message"),
+    [
+        ("algorithm", "name", "grop", "Did you mean 'grpo'"),
+        ("algorithm", "overrides", {"clip_hihg": 0.3}, "Did you mean 'clip_high'"),
+        ("domain", "name", "kuhm", "Did you mean 'kuhn'"),
+        ("domain", "on_invalid", "forfiet", "Did you mean 'forfeit'"),
+        ("sepo", "credit", "per_rolout", "Did you mean 'per_rollout'"),
+        ("sepo", "exploiter_pool", ("best_respons",), "Did you mean 'best_response'"),
+        ("sepo", "group_by", "promt", "Did you mean 'prompt'"),
+        ("rollout", "top_p", 0.9, "top_p=0.9"),
+        ("parallel", "kind", "pmpa", "Did you mean 'pmap'"),
+        ("optimizer", "on_nonfinite", "skipp", "Did you mean 'skip'"),
+        ("policy", "source", "/absent", "no directory"),
+        ("policy", "num_heads", 3, "num_heads=3 is not a multiple"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_written(
+    small_config, tmp_path, section, field, value, message
+):  # G02, A10
+    small_config[section][field] = value
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        train(small_config, run_directory=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
