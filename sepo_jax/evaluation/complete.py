@@ -125,8 +125,12 @@ def render_text(record: dict[str, Any]) -> str:
             f"  sampled        {sampled['mean']:.4f}   [{sampled['low']:.4f}, "
             f"{sampled['high']:.4f}] from {sampled['count']} hands against the best response"
         )
-    lines += ["", "Match play: mean payoff a round with its 95% interval over episodes"]
-    head = ("pool", "opponent", "own", "95% interval", "exact", "legal replies")
+    lines += [
+        "",
+        "Match play: mean payoff a round with its 95% interval over episodes. exact: of the action",
+        "table, illegal replies left out; uniform: of uniform play",
+    ]
+    head = ("pool", "opponent", "own", "95% interval", "exact", "uniform", "legal replies")
     lines += _columns([head, *(_match_cells(row) for row in record["matches"])])
     lines += ["", "Figures of SEPO, with 95% bootstrap intervals"]
     lines += _columns(_figure_cells(record["figures"]))
@@ -134,11 +138,11 @@ def render_text(record: dict[str, Any]) -> str:
 
 
 def _match_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    exact = "-" if row["exact"] is None else f"{row['exact']:+.3f}"
+    exact, uniform = ("-" if row[k] is None else f"{row[k]:+.3f}" for k in ("exact", "uniform"))
     low, high = row["low"], row["high"]
     interval = "-" if low is None or high is None else f"[{low:+.3f}, {high:+.3f}]"
     legal = "-" if row["legal_rate"] is None else f"{row['legal_rate']:.1%}"
-    return (row["pool"], row["opponent"], f"{row['own']:+.3f}", interval, exact, legal)
+    return (row["pool"], row["opponent"], f"{row['own']:+.3f}", interval, exact, uniform, legal)
 
 
 def _figure_cells(figures: dict[str, float]) -> list[tuple[str, ...]]:
@@ -148,7 +152,8 @@ def _figure_cells(figures: dict[str, float]) -> list[tuple[str, ...]]:
             continue
         low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
         interval = "" if low is None or high is None else f"[{low:+.3f}, {high:+.3f}]"
-        rows.append((name, f"{value:+.4f}", interval, describe(name).sentence))
+        sentence = describe(name).sentence.partition(". ")[0].removesuffix(".")
+        rows.append((name, f"{value:+.4f}", interval, sentence))
     return rows
 
 

@@ -10,7 +10,7 @@ tokens through `rollout.play`.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import chex
@@ -49,6 +49,8 @@ class MatchRow:
       legal_rate: share of replies that the parser accepted.
       exact: expected own payoff of the policy's action table against the same opponent, both seats
         equally likely; None where the opponent has no table or the episode is no single hand.
+        Illegal replies are in no table, so it differs from `own` where they are many.
+      uniform: the same of uniform play, as a baseline.
     """
 
     pool: str
@@ -59,6 +61,7 @@ class MatchRow:
     harmful_rate: float
     legal_rate: float
     exact: float | None = None
+    uniform: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Flat fields, the interval as `own`, `low`, `high`."""
@@ -288,8 +291,15 @@ def _play_pools(agent: _Agent, domain, pools, episodes: int, seed: int, progress
     for index, (pool, name) in enumerate(tqdm(opponents, desc="matches", disable=not progress)):
         batch = _episodes(domain, name, episodes, derive_seed(seed, "match", pool, name))
         agent.play(batch, seed, step=index)
-        exact = _exact_payoff(domain, table, domain.pools[pool][name]())
-        rows.append(_row(pool, name, batch, exact, single=_single_hand(domain)))
+        row = _row(pool, name, batch, single=_single_hand(domain))
+        if table is not None:
+            opponent, uniform = domain.pools[pool][name](), GAMES[domain.game].uniform_policy()
+            row = replace(
+                row,
+                exact=_exact_payoff(domain, table, opponent),
+                uniform=_exact_payoff(domain, uniform, opponent),
+            )
+        rows.append(row)
         played += batch
         labels += [pool] * len(batch)
     return tuple(rows), played, labels
@@ -304,7 +314,7 @@ def _episodes(domain: Any, opponent: Any, count: int, seed: int) -> list[Any]:
     ]
 
 
-def _row(pool: str, name: str, batch: list[Any], exact: float | None, single: bool) -> MatchRow:
+def _row(pool: str, name: str, batch: list[Any], single: bool) -> MatchRow:
     own = np.array([np.mean([result.own for result in episode.rounds]) for episode in batch])
     rounds = [result for episode in batch for result in episode.rounds]
     # Half of the sum of the two seats' means: the seats were drawn equally often by design, so
@@ -319,7 +329,6 @@ def _row(pool: str, name: str, batch: list[Any], exact: float | None, single: bo
         opponent_payoff=float(np.mean([result.opponent for result in rounds])),
         harmful_rate=float(np.mean([result.harmful for result in rounds])),
         legal_rate=_legal_rate(batch),
-        exact=exact,
     )
 
 
@@ -332,10 +341,10 @@ def _single_hand(domain: Any) -> bool:
     return getattr(domain, "hands", None) == 1
 
 
-def _exact_payoff(domain: Any, table: np.ndarray | None, opponent: Any) -> float | None:
+def _exact_payoff(domain: Any, table: np.ndarray, opponent: Any) -> float | None:
     """Expected own payoff of `table` against an opponent with a table, mean over both seats."""
     rows = getattr(opponent, "table", None)
-    if table is None or rows is None:
+    if rows is None:
         return None
     game = GAMES[domain.game]
     if any(name not in rows for name in game.infoset_names):

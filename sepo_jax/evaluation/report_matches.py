@@ -17,6 +17,7 @@ COLUMNS = {
     "harmful_rate": "Harmful",
     "legal_rate": "Legal",
     "exact": "Exact own payoff",
+    "uniform": "Exact, uniform play",
 }
 
 
@@ -35,7 +36,8 @@ def matches_section(run: RunData) -> Html:
         "Match play",
         "Hands played through text against scripted opponents. Payoffs are means a round in the "
         "game's unit; the interval speaks of sampling error over episodes only. Exact: expected "
-        "payoff of the policy's action table against the same opponent, where it is known.",
+        "payoff of the policy's action table against the same opponent, illegal replies left out; "
+        "beside it that of uniform play.",
         match_table(evaluation.get("matches")),
         _sampled(evaluation),
     )

@@ -45,7 +45,8 @@ def test_user_errors_end_in_one_line(script, arguments, message):
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
-def test_evaluate_a_run_and_a_bare_policy(small_run, flat_policy):
+@pytest.mark.slow
+def test_evaluate_a_run(small_run, flat_policy):
     policy, params = flat_policy
     save_hf(small_run / "policy", policy, params)
     (small_run / "config.json").write_text(

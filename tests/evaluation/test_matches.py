@@ -91,6 +91,11 @@ def test_match_rows_agree_with_exact_payoffs(tabular):
         assert abs(row.own.mean - row.exact) < 4 * row.own.standard_error, row
         assert row.opponent_payoff == pytest.approx(-row.own.mean)
         assert row.legal_rate == 1.0 and row.episodes == 600
+    # Against AlwaysBet, uniform play folds half of the hands that face a bet (-1) and calls the
+    # rest at even odds (0), and bets half of its first moves, which are called at even odds:
+    # second seat -1/2; first seat 1/2 * 0 + 1/2 * (-1/2) = -1/4; mean -3/8.
+    always_bet = next(row for row in found.rows if row.opponent == "AlwaysBet")
+    assert always_bet.uniform == pytest.approx(-3 / 8)
 
 
 def test_figures_agree_with_their_exact_values(tabular):
@@ -126,7 +131,7 @@ def test_matches_of_several_hands_have_no_exact_payoff(tabular):
     found = match_play(
         None, None, Kuhn(hands=6), episodes=10, pools=("train",), seed=0, player=tabular
     )
-    assert all(row.exact is None for row in found.rows)
+    assert all(row.exact is None and row.uniform is None for row in found.rows)
     assert found.rows[0].own.count == 10  # intervals are over episodes, not hands
     figures = play_matches(None, None, Kuhn(hands=6), episodes=10, player=tabular)
     assert "sampled_nash_conv" not in figures and "safety" in figures
