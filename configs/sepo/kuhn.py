@@ -1,14 +1,15 @@
 """SEPO on text Kuhn poker, judged by exact NashConv.
 
-Claim: after supervised fine-tuning on the paper's expert mixture, reinforcement learning on the SEPO
-reward, with the exact best response in the exploiter pool, brings the NashConv of the policy's action
-table below 0.15 (uniform play: 0.9167; equilibrium: 0) while fewer than 1% of replies are illegal.
+Claim: after supervised fine-tuning on the paper's expert mixture, reinforcement learning on the
+SEPO reward, with the exact best response in the exploiter pool, brings the NashConv of the policy's
+action table below 0.15 (uniform play: 0.9167; equilibrium: 0) while fewer than 1% of replies are
+illegal. Expected: about 0.14 after SFT, 0.02 after SEPO; under 5 minutes on two cores.
 
-    python experiments/train.py --config=configs/sepo/kuhn.py                  # seed 0, about 3 minutes
+    python experiments/train.py --config=configs/sepo/kuhn.py
     python experiments/train.py --config=configs/sepo/kuhn.py --config.seed=1
-    python experiments/train.py --config=configs/sepo/kuhn.py:runlocal         # a smoke run in a minute
-    python experiments/train.py --config=configs/sepo/kuhn.py:exploiters=paper # the fixed pool
-    python experiments/train.py --config=configs/sepo/kuhn.py:policy=<directory>
+    python experiments/train.py --config=configs/sepo/kuhn.py:runlocal          # a smoke run
+    python experiments/train.py --config=configs/sepo/kuhn.py:exploiters=paper  # the fixed pool
+    python experiments/train.py --config=configs/sepo/kuhn.py:policy=<Hugging Face directory>
 
 Paper: SEPO, arXiv 2605.30854; lambda_e = 1.5 and lambda_x = 0 are its weights for Kuhn poker. The
 collusion measure does not apply to a two-player poker (lambda_c = 0).

@@ -136,8 +136,8 @@ def _first_of_group(group):
 
 
 def _slots(group):
-    """Ids in [0, N) that are equal exactly where the ids are."""
-    return jnp.unique(group, return_inverse=True, size=group.size)[1]
+    """Ids in [0, N), equal where the ids are equal: the place of each id among the sorted ones."""
+    return jnp.searchsorted(jnp.sort(group), group)
 
 
 def _safe_sqrt(values):

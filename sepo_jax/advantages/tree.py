@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 
 from sepo_jax.advantages.baselines import group_mean, leave_one_out
-from sepo_jax.advantages.groups import group_statistics
 from sepo_jax.names import check_option
 
 NODE_RETURNS = ("subtree_mean", "leaf")
@@ -104,6 +103,9 @@ def path_weight(parent: chex.Array, mask: chex.Array) -> chex.Array:
     Returns:
       float32 `[N]`: 1 at roots, 0 where masked and below a masked node.
     """
+    chex.assert_rank(parent, 1)
+    chex.assert_equal_shape([parent, mask])
+    chex.assert_type([parent, mask], [int, bool])
     count = _siblings(parent, mask)
     root = mask & (parent < 0)
     share = jnp.where(mask & ~root, 1.0 / jnp.maximum(count, 1), 0.0)
@@ -232,7 +234,10 @@ def _local_credit(parent, leaf_return, mask, node_return, compare):
 
 
 def _siblings(parent, mask):
-    return group_statistics(jnp.zeros(parent.shape), parent, mask).count
+    """Number of counted children of each node's parent, 0 without a parent."""
+    slot = jnp.where(parent >= 0, parent, parent.size)
+    children = jax.ops.segment_sum(mask.astype(jnp.int32), slot, parent.size)
+    return jnp.where(parent >= 0, children[parent], 0)
 
 
 @jax.jit

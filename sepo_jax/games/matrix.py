@@ -11,7 +11,6 @@ inputs where JAX has x64 enabled.
 """
 
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -243,8 +242,9 @@ def _is_profile(payoffs, row, col, row_mask, col_mask):
     # Written so that NaN fails; an empty mask fails the sum.
     good = jnp.isfinite(payoffs).all()
     for strategy in (row, col):
-        entries = [strategy[..., k] for k in range(strategy.shape[-1])]
-        total = _total(entries) if len(entries) <= MAX_UNROLLED else strategy.sum(-1)
+        size = strategy.shape[-1]
+        small = size <= MAX_UNROLLED
+        total = _total([strategy[..., k] for k in range(size)] if small else strategy)
         good &= (strategy >= 0).all() & (jnp.abs(total - 1) <= SUM_TOLERANCE).all()
     return good
 
@@ -259,46 +259,63 @@ def _without_padding(payoffs, row, col, row_mask, col_mask) -> tuple:
     return payoffs, row, col
 
 
-def _row_values(payoffs, col) -> list[jax.Array]:
-    """(A y)_i as a list of m arrays [...]."""
+# Values of all own actions are a list of arrays [...] where sums are written out, else one [..., k].
+_Values = list[jax.Array] | jax.Array
+
+
+def _row_values(payoffs, col) -> _Values:
+    """(A y)_i for every row."""
     m, n = payoffs.shape[-2:]
     if max(m, n) > MAX_UNROLLED:
-        values = jnp.einsum("...ij,...j->...i", payoffs, col, precision=jax.lax.Precision.HIGHEST)
-        return [values[..., i] for i in range(m)]
+        return jnp.einsum("...ij,...j->...i", payoffs, col, precision=jax.lax.Precision.HIGHEST)
     return [_total([payoffs[..., i, j] * col[..., j] for j in range(n)]) for i in range(m)]
 
 
-def _col_values(payoffs, row) -> list[jax.Array]:
-    """(xᵀ A)_j as a list of n arrays [...]."""
+def _col_values(payoffs, row) -> _Values:
+    """(xᵀ A)_j for every column."""
     m, n = payoffs.shape[-2:]
     if max(m, n) > MAX_UNROLLED:
-        values = jnp.einsum("...ij,...i->...j", payoffs, row, precision=jax.lax.Precision.HIGHEST)
-        return [values[..., j] for j in range(n)]
+        return jnp.einsum("...ij,...i->...j", payoffs, row, precision=jax.lax.Precision.HIGHEST)
     return [_total([payoffs[..., i, j] * row[..., i] for i in range(m)]) for j in range(n)]
 
 
-def _total(terms: list[jax.Array]) -> jax.Array:
-    return functools.reduce(jnp.add, terms)
+def _total(values: _Values) -> jax.Array:
+    return functools.reduce(jnp.add, values) if isinstance(values, list) else values.sum(axis=-1)
 
 
-def _extreme(choose: Callable, values: list[jax.Array], mask, fill: float) -> jax.Array:
+def _largest(values: _Values, mask) -> jax.Array:
+    """Maximum over real actions."""
+    if not isinstance(values, list):
+        return (values if mask is None else jnp.where(mask, values, -jnp.inf)).max(axis=-1)
     if mask is not None:
-        values = [jnp.where(mask[..., k], value, fill) for k, value in enumerate(values)]
-    return functools.reduce(choose, values)
+        values = [jnp.where(mask[..., k], value, -jnp.inf) for k, value in enumerate(values)]
+    return functools.reduce(jnp.maximum, values)
+
+
+def _smallest(values: _Values, mask) -> jax.Array:
+    negative = [-value for value in values] if isinstance(values, list) else -values
+    return -_largest(negative, mask)
+
+
+def _mean(strategy, values: _Values) -> jax.Array:
+    """Σ_k strategy_k values_k."""
+    if not isinstance(values, list):
+        return (strategy * values).sum(axis=-1)
+    return _total([strategy[..., k] * value for k, value in enumerate(values)])
 
 
 @jax.jit
 def _best_response_values(payoffs, row, col, row_mask, col_mask):
     payoffs, row, col = _without_padding(payoffs, row, col, row_mask, col_mask)
-    upper = _extreme(jnp.maximum, _row_values(payoffs, col), row_mask, -jnp.inf)
-    lower = _extreme(jnp.minimum, _col_values(payoffs, row), col_mask, jnp.inf)
+    upper = _largest(_row_values(payoffs, col), row_mask)
+    lower = _smallest(_col_values(payoffs, row), col_mask)
     return jnp.stack([upper, -lower], axis=-1)
 
 
 @jax.jit
 def _expected_value(payoffs, row, col, row_mask, col_mask):
     payoffs, row, col = _without_padding(payoffs, row, col, row_mask, col_mask)
-    return _total([row[..., i] * value for i, value in enumerate(_row_values(payoffs, col))])
+    return _mean(row, _row_values(payoffs, col))
 
 
 @jax.jit
@@ -310,6 +327,9 @@ def _bimatrix_gains(row_payoffs, col_payoffs, row, col, row_mask, col_mask):
         (_row_values(row_payoffs, col), row, row_mask),
         (_col_values(col_payoffs, row), col, col_mask),
     ):
-        best = _extreme(jnp.maximum, values, mask, -jnp.inf)
-        gains.append(_total([own[..., k] * (best - value) for k, value in enumerate(values)]))
+        best = _largest(values, mask)
+        if isinstance(values, list):
+            gains.append(_mean(own, [best - value for value in values]))
+        else:
+            gains.append(_mean(own, best[..., None] - values))
     return jnp.stack(gains, axis=-1)

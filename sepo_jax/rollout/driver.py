@@ -48,6 +48,9 @@ class Completion:
     truncated: bool
 
 
+WHOLE_SOFTMAX = Sampling()
+
+
 @dataclass(frozen=True)
 class EngineOptions:
     """Sizes of the engine and how it samples.
@@ -62,7 +65,7 @@ class EngineOptions:
     slots: int = 64
     max_action_tokens: int = 8
     exchange_interval: int = 4
-    sampling: Sampling = Sampling()
+    sampling: Sampling = WHOLE_SOFTMAX
 
     def __post_init__(self):
         for name in ("slots", "max_action_tokens", "exchange_interval"):

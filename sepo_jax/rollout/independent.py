@@ -8,7 +8,7 @@ import numpy as np
 
 from ..forest import Forest, ForestBuilder, observation_hash
 from ..policy import Policy, Sampling, render
-from .driver import Completion, EngineOptions, Request, run_requests
+from .driver import WHOLE_SOFTMAX, Completion, EngineOptions, Request, run_requests
 
 
 def play(
@@ -16,7 +16,7 @@ def play(
     params: chex.ArrayTree,
     episodes: Sequence[Any],
     *,
-    sampling: Sampling = Sampling(),
+    sampling: Sampling = WHOLE_SOFTMAX,
     seed: int,
     step: int = 0,
     slots: int = 64,

@@ -1,6 +1,7 @@
 """The files of a run: config, metrics, timings, samples, summary, checkpoints.
 
-Lines are appended as the run goes; whole files are replaced by rename, so nothing half-written stays.
+Lines are appended as the run goes; whole files are replaced by rename, so that nothing half-written
+stays.
 """
 
 import json

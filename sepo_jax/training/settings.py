@@ -2,7 +2,7 @@
 
 A config file returns an `ml_collections.ConfigDict` with these sections and fields. `read_settings`
 turns it into `Settings` and refuses what it does not know, with the nearest name, and what has the
-wrong type, with both types. A field that no code reads fails a test, so an option that exists works.
+wrong type, with both types. A test fails for a field that no code reads.
 """
 
 import dataclasses

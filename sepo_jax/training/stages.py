@@ -85,7 +85,7 @@ def encode_example(policy: Policy, messages, reply: str) -> tuple[tuple[int, ...
 
 
 def supervised_forest(examples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Forest:
-    """A forest of (prompt, reply) pairs with reward 1; pairs with the same prompt share its root."""
+    """A forest of (prompt, reply) pairs, rewards 1; pairs with the same prompt share its root."""
     builder = ForestBuilder()
     roots: dict[tuple, int] = {}
     for prompt, reply in examples:
@@ -257,24 +257,6 @@ def reward_decisions(forest: Forest, episodes: Sequence[Any], rewards: np.ndarra
     for i, (segment, (e, d)) in enumerate(zip(decision_segments(forest), decisions, strict=True)):
         reward[segment] = rewards[e, d.round] if last[e, d.round] == i else 0.0
     return forest.replace(reward=reward)
-
-
-def samples_of_prompts(forest: Forest) -> Forest:
-    """Makes every decision a trajectory of its own: a sample of its prompt, compared with the other
-    samples of that prompt in the same group, its reward the rewards of its episode from it on.
-
-    The baseline may then depend on all the agent saw, and nothing earned before counts.
-
-    Args:
-      forest: of `rollout.play`, with rewards; decisions of an episode in order.
-    """
-    actions = decision_segments(forest)
-    reward, episode = forest.reward.copy(), forest.episode.copy()
-    for here, after in zip(actions[-2::-1], actions[:0:-1], strict=True):
-        if forest.episode[here] == forest.episode[after]:
-            reward[here] += reward[after]
-    episode[actions] = np.arange(len(actions))
-    return forest.replace(reward=reward, episode=episode, group=forest.tree())
 
 
 def samples_of_prompts(forest: Forest) -> Forest:

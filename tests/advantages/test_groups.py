@@ -54,7 +54,7 @@ def test_statistics_agree_with_numpy(returns, group, mask):
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 0.3, 0.35, 0.95, 1 / 3, -7.7, 1e6 / 3, 1e-12 / 3])
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 11])
+@pytest.mark.parametrize("size", [1, 3, 7])
 def test_equal_returns_have_exactly_no_spread(value, size):
     statistics = advantages.group_statistics(*units([value] * size))
     assert not statistics.spread.any()

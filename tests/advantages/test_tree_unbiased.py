@@ -20,6 +20,11 @@ import pytest
 from sepo_jax import advantages
 
 ROOT = 0
+CREDITS = {
+    "tree": advantages.tree_credit,
+    "lambda": advantages.lambda_prefix_credit,
+    "monte_carlo": advantages.monte_carlo_values,
+}
 
 
 class Process:
@@ -103,13 +108,18 @@ def outcomes(process, parent, exists=lambda node, history: True):
     return chance, leaf_return.astype(np.float32), mask, score
 
 
-def moments(credit, parent, sampled, weigh=True):
+@functools.cache
+def batched(credit, node_return):
+    """A compiled credit over a batch of outcomes of one shape of tree."""
+    one = functools.partial(CREDITS[credit], node_return=node_return)
+    return jax.jit(jax.vmap(one, (None, 0, 0)))
+
+
+def moments(credit, parent, sampled, *, node_return="subtree_mean", weigh=True):
     """Expectation and variance of the estimate, `[histories]` each."""
     chance, leaf_return, mask, score = sampled
     parent = jnp.array(parent, jnp.int32)
-    result = jax.jit(jax.vmap(credit, (None, 0, 0)))(
-        parent, jnp.array(leaf_return), jnp.array(mask)
-    )
+    result = batched(credit, node_return)(parent, jnp.array(leaf_return), jnp.array(mask))
     coefficient = np.array(result.advantage, np.float64)
     if weigh:
         coefficient = coefficient * np.array(result.weight)
@@ -135,20 +145,20 @@ def test_true_gradient_of_the_counterexample():
 def test_tree_credit_gives_the_whole_gradient_of_the_counterexample():
     sampled = outcomes(TWO_STEPS, TWO_TRUNKS)
     assert len(sampled[0]) == 64  # two first and four second actions
-    mean, _ = moments(advantages.tree_credit, TWO_TRUNKS, sampled)
+    mean, _ = moments("tree", TWO_TRUNKS, sampled)
     np.testing.assert_allclose(mean, [3 / 16, 9 / 64, 3 / 64], atol=1e-6)
 
 
 def test_lambda_prefix_credit_gives_nothing_to_the_earlier_step():
     sampled = outcomes(TWO_STEPS, ONE_TRUNK)
-    mean, variance = moments(advantages.lambda_prefix_credit, ONE_TRUNK, sampled)
+    mean, variance = moments("lambda", ONE_TRUNK, sampled)
     # Not identically 0, but 0 on average; the local gradient at the branch is right.
     np.testing.assert_allclose(mean, [0, 9 / 64, 3 / 64], atol=1e-6)
     assert variance[0] > 0.01
 
 
 def test_one_tree_without_a_comparison_at_the_root_gives_nothing_to_the_earlier_step():
-    mean, _ = moments(advantages.tree_credit, ONE_TRUNK, outcomes(TWO_STEPS, ONE_TRUNK))
+    mean, _ = moments("tree", ONE_TRUNK, outcomes(TWO_STEPS, ONE_TRUNK))
     np.testing.assert_allclose(mean, [0, 9 / 64, 3 / 64], atol=1e-6)
 
 
@@ -198,14 +208,13 @@ def sampled_shape(name):
 @pytest.mark.parametrize("node_return", advantages.NODE_RETURNS)
 def test_tree_credit_is_unbiased_wherever_branches_do_not_look_ahead(name, node_return):
     process, parent, _ = SHAPES[name]
-    credit = functools.partial(advantages.tree_credit, node_return=node_return)
-    mean, _ = moments(credit, parent, sampled_shape(name))
+    mean, _ = moments("tree", parent, sampled_shape(name), node_return=node_return)
     np.testing.assert_allclose(mean, process.gradient(), atol=2e-6)
 
 
 def test_without_path_weights_forked_states_count_too_often():
     process, parent, _ = SHAPES["adaptive"]
-    mean, _ = moments(advantages.tree_credit, parent, sampled_shape("adaptive"), weigh=False)
+    mean, _ = moments("tree", parent, sampled_shape("adaptive"), weigh=False)
     # The first step is sampled twice, states after action 1 four times, after action 0 twice.
     np.testing.assert_allclose(mean, process.gradient() * [2, 2, 4], atol=2e-6)
 
@@ -218,23 +227,22 @@ def test_a_fork_chosen_by_looking_ahead_is_biased():
     mask = mask.copy()
     for trunk, fork in ((3, 4), (5, 6)):
         mask[:, fork] = score[:, trunk].sum(-1) > 0
-    mean, _ = moments(advantages.tree_credit, parent, (chance, leaf_return, mask, score))
+    mean, _ = moments("tree", parent, (chance, leaf_return, mask, score))
     assert np.abs(mean - process.gradient()).max() > 0.01
 
 
 def test_subtree_means_lower_the_variance():
     _, parent, _ = SHAPES["both_trunks"]
     sampled = sampled_shape("both_trunks")
-    _, mean_variance = moments(advantages.tree_credit, parent, sampled)
-    leaf = functools.partial(advantages.tree_credit, node_return="leaf")
-    _, leaf_variance = moments(leaf, parent, sampled)
+    _, mean_variance = moments("tree", parent, sampled)
+    _, leaf_variance = moments("tree", parent, sampled, node_return="leaf")
     assert mean_variance[0] < leaf_variance[0]
     np.testing.assert_allclose(mean_variance[1:], leaf_variance[1:], rtol=1e-5)
 
 
 def test_monte_carlo_values_shrink_by_their_own_sample():
     # The step's own return is half of V(state) with two continuations: half of the gradient.
-    mean, _ = moments(advantages.monte_carlo_values, TWO_TRUNKS, outcomes(TWO_STEPS, TWO_TRUNKS))
+    mean, _ = moments("monte_carlo", TWO_TRUNKS, outcomes(TWO_STEPS, TWO_TRUNKS))
     np.testing.assert_allclose(mean, TWO_STEPS.gradient() / 2, atol=1e-6)
 
 
@@ -244,5 +252,5 @@ def test_missing_returns_that_do_not_depend_on_the_actions_keep_the_local_gradie
     chance, leaf_return, mask, score = outcomes(process, parent)
     leaf_return = leaf_return.copy()
     leaf_return[:, 3] = np.nan
-    mean, _ = moments(advantages.tree_credit, parent, (chance, leaf_return, mask, score))
+    mean, _ = moments("tree", parent, (chance, leaf_return, mask, score))
     np.testing.assert_allclose(mean, process.gradient(), atol=2e-6)

@@ -207,17 +207,9 @@ def test_padding_changes_nothing(policy, params, draw_tokens, plain_row, score):
     assert np.isfinite(scores.logp).all() and np.isfinite(scores.entropy).all()
 
 
-def test_remat_and_dtypes(policy, params, draw_tokens, plain_row, score):
-    """Recomputation changes no number; bfloat16 stays near, and reports float32."""
+def test_half_precision_stays_near(policy, params, draw_tokens, plain_row, score):
+    """bfloat16 parameters and arithmetic: float32 scores, near the float32 ones and not equal."""
     row = plain_row(draw_tokens((2, 9), seed=5))
-
-    def loss(params, policy):
-        return policy.log_probs(params, *row).logp.sum()
-
-    again = dataclasses.replace(policy, config=dataclasses.replace(policy.config, remat=True))
-    gradient = jax.jit(jax.grad(loss), static_argnums=1)
-    plain, fresh = gradient(params, policy), gradient(params, again)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), plain, fresh)
     half = dataclasses.replace(policy.config, compute_dtype="bfloat16", param_dtype="bfloat16")
     half = dataclasses.replace(policy, config=half)
     weights = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)

@@ -32,28 +32,69 @@ def test_logp_belongs_to_its_token(successor, score, plain_row):
     np.testing.assert_allclose(packed, np.log(0.9), atol=1e-5)
 
 
-def test_pieces_change_nothing(policy, params, draw_tokens, plain_row):
-    """Values and gradients of 3 columns at a time (the last piece has spare ones), and of all."""
+VARIANTS = {"whole": {}, "pieces": {"logits_budget": 3 * 2 * 320}, "remat": {"remat": True}}
+
+
+@pytest.fixture(scope="module")
+def critic(policy, make_params):
+    """`policy` with a value head, and its parameters."""
+    critic = Policy(dataclasses.replace(policy.config, value_head=True), policy.tokenizer)
+    return critic, make_params(critic.config)
+
+
+@pytest.fixture(scope="module")
+def gradients(critic, draw_tokens, plain_row):
+    """By variant of the config: gradient of a loss of all scores, and the scores."""
     row = plain_row(draw_tokens((2, 11)))
     weight = np.random.default_rng(0).normal(size=(2, 10)).astype(np.float32)
+    policy, params = critic
 
     def loss(params, policy):
         scores = policy.log_probs(params, *row, temperature=0.7)
-        return jnp.sum(weight * scores.logp + 0.3 * scores.entropy), scores
+        return jnp.sum(weight * scores.logp + 0.3 * scores.entropy + scores.value), scores
 
-    results = []
-    for columns in (10, 3):
-        budget = columns * 2 * policy.config.vocab_size
-        cut = dataclasses.replace(policy.config, logits_budget=budget)
-        cut = dataclasses.replace(policy, config=cut)
-        gradient = jax.jit(jax.grad(loss, has_aux=True), static_argnums=1)
-        results.append(gradient(params, cut))
-    for gradient, scores in results[1:]:
-        np.testing.assert_allclose(scores.logp, results[0][1].logp, atol=1e-5)
-        np.testing.assert_allclose(scores.entropy, results[0][1].entropy, atol=1e-5)
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradient, results[0][0]
-        )
+    gradient = jax.jit(jax.grad(loss, has_aux=True), static_argnums=1)
+    configs = {
+        name: dataclasses.replace(policy.config, **change) for name, change in VARIANTS.items()
+    }
+    return {
+        name: gradient(params, dataclasses.replace(policy, config=config))
+        for name, config in configs.items()
+    }
+
+
+@pytest.mark.parametrize("variant", ["pieces", "remat"])
+def test_memory_choices_change_nothing(gradients, variant):
+    """Pieces of 3 columns (the last with spare ones) and recomputed layers: the same numbers."""
+    slope, scores = gradients[variant]
+    expected_slope, expected = gradients["whole"]
+    for name in ("logp", "entropy", "value"):
+        np.testing.assert_allclose(scores[name], expected[name], atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), slope, expected_slope)
+
+
+def test_pieces_are_pieces(policy):
+    """The variant above cuts 10 columns, as 2 rows of 3 columns of 320 logits is its budget."""
+    cut = dataclasses.replace(policy.config, **VARIANTS["pieces"])
+    assert policy.config.vocab_size == 320
+    assert Policy(cut)._columns_per_piece((2, 10)) == 3
+    assert policy._columns_per_piece((2, 10)) == 10
+
+
+def test_value_head(critic, gradients, policy, draw_tokens, plain_row):
+    """value = w . state + b at each source: its gradient in w and b gives it back; starts at 0."""
+    slope, scores = gradients["whole"]
+    _, params = critic
+    assert scores.value.shape == (2, 10) and scores.value.dtype == jnp.float32
+    head, slope_head = params["value_head"], slope["value_head"]
+    np.testing.assert_allclose(slope_head["bias"], 20.0, rtol=1e-6)  # one for each target
+    total = jnp.vdot(slope_head["kernel"], head["kernel"]) + 20 * head["bias"][0]
+    np.testing.assert_allclose(total, scores.value.sum(), rtol=1e-4)
+    fresh = critic[0].init(jax.random.key(0))["value_head"]
+    assert not np.any(fresh["kernel"]) and not np.any(fresh["bias"])
+    row = plain_row(draw_tokens((2, 11)))
+    weights = {name: part for name, part in params.items() if name != "value_head"}
+    assert jax.eval_shape(policy.log_probs, weights, *row).value is None
 
 
 def test_memory_of_pieces(plain_row, draw_tokens, make_params):
@@ -124,31 +165,6 @@ def test_forbidden_tokens_leave_gradients_finite():
         )
         assert np.isfinite(slope).all()
         assert (np.asarray(slope)[np.isinf(logits)] == 0).all()
-
-
-def test_value_head(policy, params, make_params, draw_tokens, plain_row):
-    """value = w . state + b at each source; absent without the head; starts at 0."""
-    config = dataclasses.replace(policy.config, value_head=True)
-    critic = Policy(config, policy.tokenizer)
-    row = plain_row(draw_tokens((2, 6)))
-    weights = make_params(config)
-    assert jax.eval_shape(policy.log_probs, params, *row).value is None
-    fresh = critic.init(jax.random.key(0))
-    assert not np.any(fresh["value_head"]["kernel"]) and not np.any(fresh["value_head"]["bias"])
-
-    def total(weights):
-        value = critic.log_probs(weights, *row).value
-        return value.sum(), value
-
-    (_, value), slope = jax.jit(jax.value_and_grad(total, has_aux=True))(weights)
-    assert value.shape == (2, 5) and value.dtype == jnp.float32
-    np.testing.assert_allclose(slope["value_head"]["bias"], 10.0)  # one for each of 2 x 5 targets
-    kernel = weights["value_head"]["kernel"][:, 0]
-    pushed = jnp.vdot(slope["value_head"]["kernel"][:, 0], kernel)
-    np.testing.assert_allclose(
-        pushed + 10 * weights["value_head"]["bias"][0], value.sum(), rtol=1e-4
-    )
-    assert np.abs(slope["embed"]["embedding"]).max() > 0, "the critic trains the trunk too"
 
 
 def test_shapes_are_checked(policy, params):

@@ -33,13 +33,13 @@ def test_unknown_field_offers_the_nearest():  # G02
 
 
 def test_wrong_type_names_both_types():  # G02
-    with pytest.raises(ValueError, match=r"config.sft.steps must be a int, got 'abc'.*str"):
+    with pytest.raises(ValueError, match=r"config\.sft\.steps must be a int, got 'abc'.*str"):
         read_settings({"sft": {"steps": "abc"}})
 
 
 @pytest.mark.parametrize("value", [True, 1.5, None, [1]])
 def test_an_integer_field_takes_integers_only(value):
-    with pytest.raises(ValueError, match="config.seed"):
+    with pytest.raises(ValueError, match=r"config\.seed"):
         read_settings({"seed": value})
 
 

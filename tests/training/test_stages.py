@@ -79,7 +79,7 @@ def test_every_pass_over_the_data_is_a_permutation(made):
 
 @pytest.mark.parametrize("credit", ["credited", "per_rollout", "shared"])
 def test_episodes_of_a_step(made, small_config, credit):
-    settings, domain, policy, params = made
+    _, domain, policy, params = made
     from sepo_jax.games import KUHN
 
     small_config["sepo"]["credit"] = credit
