@@ -20,6 +20,22 @@ from ml_collections import config_dict
 from sepo_jax.training import Settings, to_dict
 from sepo_jax.training.command_line import parse_argument
 
+RESULT_TITLE = (
+    "Exact NashConv of a fresh policy (two layers of width 64) that plays single hands through "
+    "text; uniform play 0.9167, equilibrium 0."
+)
+RESULT_COLUMNS = {
+    "untrained/nash_conv": "NashConv untrained",
+    "sft/nash_conv": "NashConv SFT",
+    "sepo/nash_conv": "NashConv SEPO",
+    "sepo/illegal_mass": "illegal mass SEPO",
+    "sft/safety": "safety SFT",
+    "sepo/safety": "safety SEPO",
+}
+RESULT_NOTES = (
+    "Safety is J over sampled hands against the fixed pools, 200 hands an opponent. Minutes are of "
+    "the whole run, compilation included in the first."
+)
 EXPLOITERS = {"best_response": ("best_response",), "paper": ()}
 
 
@@ -68,4 +84,4 @@ def sweep(add) -> None:
 
 def plots() -> list[str]:
     """Metrics that the claim is read from."""
-    return ["exact/nash_conv", "exact/illegal_mass", "utility", "exploitability"]
+    return ["exact/nash_conv", "exact/illegal_mass", "utility", "safety"]

@@ -39,7 +39,19 @@ def check_overrides(arguments: Sequence[str]) -> None:
 
 def load_config(value: str) -> Any:
     """The ConfigDict of `path.py` or `path.py:argument`, as the `--config` flag reads it."""
-    path, _, argument = value.partition(":")
+    _, colon, argument = value.partition(":")
+    module = load_module(value)
+    return module.get_config(argument) if colon else module.get_config()
+
+
+def load_module(value: str) -> Any:
+    """The module behind `path.py` or `path.py:argument`.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: it defines no `get_config`.
+    """
+    path = value.partition(":")[0]
     if not Path(path).is_file():
         raise FileNotFoundError(f"no config file {path}; see configs/ for those that exist")
     spec = importlib.util.spec_from_file_location("sepo_jax_config", path)
@@ -47,7 +59,7 @@ def load_config(value: str) -> Any:
     spec.loader.exec_module(module)
     if not hasattr(module, "get_config"):
         raise ValueError(f"config file {path} defines no get_config(argument)")
-    return module.get_config(argument) if ":" in value else module.get_config()
+    return module
 
 
 def _check_path(config: Any, path: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import chex
 import numpy as np
 
-from ..evaluation import play_matches, policy_table
-from ..games import nash_conv, solve_sequence_form
+from ..evaluation import nash_conv_of_table, play_matches, policy_table
+from ..games import solve_sequence_form
 from ..policy import Policy, Sampling
 from .run_directory import RunDirectory
 from .settings import Settings
@@ -37,13 +37,12 @@ class Judge:
         if self.game is not None:
             uniform = self.game.uniform_policy()
             best = solve_sequence_form(self.game)
-            figures["uniform/nash_conv"] = float(nash_conv(self.game, uniform))
+            figures["uniform/nash_conv"] = float(nash_conv_of_table(self.game, uniform))
             figures["best_known/nash_conv"] = best.nash_conv
             self._tables("uniform", np.asarray(uniform))
             self._tables("best_known", np.asarray(best.policy))
         self._summary(figures)
-        if self.game is not None and "untrained/nash_conv" not in self._read_summary():
-            self._exact_summary("untrained", params)
+        self.final("untrained", params)
 
     def exact(self, params: chex.ArrayTree) -> dict[str, float]:
         """Exact NashConv and illegal mass of the policy's action table, as metrics."""
@@ -76,11 +75,17 @@ class Judge:
         self._summary({f"{stage}/{name}": value for name, value in figures.items()})
 
     def _exact(self, params: chex.ArrayTree) -> tuple[dict[str, float], np.ndarray]:
-        table = policy_table(self.policy, params, self.game, self.domain)
+        table = policy_table(
+            self.policy,
+            params,
+            self.game,
+            self.domain,
+            temperature=self.settings.rollout.temperature,
+        )
         probabilities = np.asarray(table.probabilities)
         illegal = np.asarray(table.illegal_mass)
         figures = {
-            "nash_conv": float(nash_conv(self.game, probabilities)),
+            "nash_conv": float(nash_conv_of_table(self.game, probabilities)),
             "illegal_mass": float(illegal.mean()),
             "max_illegal_mass": float(illegal.max()),
         }

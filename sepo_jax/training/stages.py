@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 import chex
 import numpy as np
 
-from ..evaluation import policy_table
+from ..evaluation import nash_conv_of_table, policy_table
 from ..forest import Forest, ForestBuilder
-from ..games import nash_conv
 from ..names import check_option, unknown
 from ..policy import Policy, Sampling, render
 from ..rollout import decision_segments, play
@@ -188,10 +187,16 @@ class SepoStage:
         sepo = self.settings.sepo
         responder = None
         if BEST_RESPONSE in self.pools.get("exploiter", ()):
-            table = policy_table(self.policy, params, self.game, self.domain)
+            table = policy_table(
+                self.policy,
+                params,
+                self.game,
+                self.domain,
+                temperature=self.sampling.temperature,
+            )
             responder = best_response_opponent(self.game, table.probabilities)
             # Seats alternate, so the responder's mean advantage is the NashConv, known exactly.
-            gap = float(nash_conv(self.game, table.probabilities))
+            gap = float(nash_conv_of_table(self.game, table.probabilities))
             self._known_gaps = {f"exploiter/{responder.name}": gap}
         train = len(self.pools["train"]) * sepo.groups_per_opponent * sepo.rollouts_per_group
         seats: list[Seat] = []

@@ -1,0 +1,66 @@
+"""Runs a config over its seeds and writes one results table.
+
+    python experiments/sweep.py --config=configs/sepo/kuhn.py --write
+
+The config file's `sweep(add)` names the runs and its `RESULT_COLUMNS` the figures of
+`summary.json` to tabulate. With --write the table goes to experiments/results/<config name>.json,
+from which experiments/render_results.py renders the README.
+"""
+
+import json
+import time
+from pathlib import Path
+
+from absl import flags
+
+from sepo_jax.training import train
+from sepo_jax.training.command_line import load_config, load_module, run_main
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIG = flags.DEFINE_string("config", "", "config file, with an argument after a colon if any")
+RUNS = flags.DEFINE_string("runs", "runs", "directory of all runs")
+WRITE = flags.DEFINE_bool("write", False, "write experiments/results/<config name>.json")
+DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
+
+
+def main() -> None:
+    """Trains every run of the sweep and tabulates their summaries."""
+    if not CONFIG.value:
+        raise ValueError("give a config file: --config=configs/sepo/kuhn.py")
+    module = load_module(CONFIG.value)
+    changes: list[dict] = []
+    module.sweep(lambda **overrides: changes.append(overrides))
+    rows, summary = [], {}
+    for overrides in changes:
+        config = load_config(CONFIG.value)
+        config.update(overrides)
+        start = time.perf_counter()
+        directory = Path(RUNS.value) / f"{config.name}_seed{config.seed}"
+        summary = train(config, run_directory=directory).summary
+        minutes = (time.perf_counter() - start) / 60
+        figures = [round(summary[key], 5) for key in module.RESULT_COLUMNS]
+        rows.append([config.seed, *figures, round(minutes, 2)])
+    result = {
+        "title": module.RESULT_TITLE,
+        "command": f"python experiments/sweep.py --config={CONFIG.value} --write",
+        "seeds": [row[0] for row in rows],
+        "commit": summary["commit"],
+        "versions": {
+            key.removeprefix("versions/"): value
+            for key, value in summary.items()
+            if key.startswith("versions/")
+        },
+        "columns": ["seed", *module.RESULT_COLUMNS.values(), "minutes"],
+        "rows": rows,
+        "notes": module.RESULT_NOTES,
+    }
+    print(json.dumps(result, indent=1))
+    if WRITE.value:
+        path = ROOT / "experiments" / "results" / f"{config.name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    run_main(main)
