@@ -77,18 +77,31 @@ def attend(queries, keys, values, mask, precision) -> jax.Array:
     """
     batch, length, heads, size = queries.shape
     shared = keys.shape[2]
-    grouped = queries.reshape(batch, length, shared, heads // shared, size)
-    scores = jnp.einsum(
-        "btkgd,bskd->bkgts",
-        grouped,
-        keys,
+    group = heads // shared
+    # Query heads that share a key head stand below each other: one product per key head.
+    rows = queries.reshape(batch, length, shared, group, size)
+    rows = rows.transpose(0, 2, 3, 1, 4).reshape(batch, shared, group * length, size)
+    scores = jnp.matmul(
+        rows,
+        keys.transpose(0, 2, 3, 1),
         precision=precision,
         preferred_element_type=jnp.float32,
-    ) / math.sqrt(size)
-    scores = jnp.where(mask[:, None, None], scores, jnp.finfo(jnp.float32).min)
-    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    mixed = jnp.einsum("bkgts,bskd->btkgd", weights, values, precision=precision)
-    return mixed.reshape(batch, length, heads * size)
+    ).reshape(batch, shared, group, length, length)
+    bias = jnp.where(mask, 0.0, jnp.finfo(jnp.float32).min / 2)
+    scores = scores / math.sqrt(size) + bias[:, None, None]
+    peak = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
+    weights = jnp.exp(scores - peak)
+    # Dividing after the product touches D numbers a query instead of T.
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    weights = weights.astype(values.dtype).reshape(batch, shared, group * length, length)
+    mixed = jnp.matmul(
+        weights,
+        values.transpose(0, 2, 1, 3),
+        precision=precision,
+        preferred_element_type=jnp.float32,
+    )
+    mixed = mixed.reshape(batch, shared, group, length, size) / total
+    return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, length, heads * size)
 
 
 class RMSNorm(nn.Module):
