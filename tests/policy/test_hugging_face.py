@@ -230,3 +230,30 @@ def test_value_head_file_is_apart(tmp_path, policy, make_params):
     (directory / VALUE_HEAD_FILE).unlink()
     fresh = load(directory, value_head=True)[1]
     assert not np.any(fresh["value_head"]["kernel"])
+
+
+def test_tensor_layout_by_hand(saved, params):
+    """Names of the Llama format; torch keeps linear weights [out, in], we keep kernels [in, out]."""
+    tensors = load_file(saved / SINGLE_FILE)
+    layer = {
+        "input_layernorm": params["layers"]["attention_norm"]["scale"],
+        "post_attention_layernorm": params["layers"]["feed_forward_norm"]["scale"],
+        "self_attn.q_proj": params["layers"]["q_proj"]["kernel"],
+        "self_attn.k_proj": params["layers"]["k_proj"]["kernel"],
+        "self_attn.v_proj": params["layers"]["v_proj"]["kernel"],
+        "self_attn.o_proj": params["layers"]["o_proj"]["kernel"],
+        "mlp.gate_proj": params["layers"]["gate_proj"]["kernel"],
+        "mlp.up_proj": params["layers"]["up_proj"]["kernel"],
+        "mlp.down_proj": params["layers"]["down_proj"]["kernel"],
+    }
+    expected = {
+        f"model.layers.{index}.{name}.weight": np.asarray(array[index]).T
+        for name, array in layer.items()
+        for index in range(2)
+    }
+    expected["model.embed_tokens.weight"] = params["embed"]["embedding"]
+    expected["model.norm.weight"] = params["norm"]["scale"]
+    assert set(tensors) == set(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(tensors[name], array, err_msg=name)
+    assert tensors["model.layers.0.mlp.up_proj.weight"].shape == (48, 32)
