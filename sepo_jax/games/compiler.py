@@ -47,10 +47,6 @@ class State(Protocol):
         """Payoff of each player at a terminal state."""
 
 
-class SharedNameError(ValueError):
-    """One information-set name is used by both players."""
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class TreeGame:
     """A compiled two-player game.
@@ -181,7 +177,7 @@ class _Compiler:
             self.names.append(name)
             return known
         if known.player != player:
-            raise SharedNameError(
+            raise ValueError(
                 f"{self.name}: information set {name!r} is used by player {known.player} and by "
                 f"player {player}; put the player into the name"
             )

@@ -259,7 +259,7 @@ def _without_padding(payoffs, row, col, row_mask, col_mask) -> tuple:
     return payoffs, row, col
 
 
-# Values of all own actions are a list of arrays [...] where sums are written out, else one [..., k].
+# Values of all own actions: a list of arrays [...] where sums are written out, else one [..., k].
 _Values = list[jax.Array] | jax.Array
 
 

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from sepo_jax.games.compiler import CHANCE, SharedNameError, TreeGame, compile_game
+from sepo_jax.games.compiler import CHANCE, TreeGame, compile_game
+from sepo_jax.names import nearest
 
 
 def from_open_spiel(name: str, /, **parameters: Any) -> TreeGame:
     """Compiles a small two-player OpenSpiel game; simultaneous moves become hidden turns.
 
-    Information sets keep OpenSpiel's strings, with "[player p] " before them only in games that use
-    one string for both players. Actions keep OpenSpiel's numbers.
+    Information sets keep OpenSpiel's strings and actions its numbers.
 
     Args:
       name: OpenSpiel's short name, such as "liars_dice"; parameters: that game's parameters.
@@ -24,6 +24,10 @@ def from_open_spiel(name: str, /, **parameters: Any) -> TreeGame:
         raise ImportError(
             'from_open_spiel needs OpenSpiel: pip install "sepo_jax[openspiel]"'
         ) from error
+    if name not in pyspiel.registered_names():
+        guess = nearest(name, pyspiel.registered_names())
+        hint = f" Did you mean {guess!r}?" if guess else ""
+        raise ValueError(f"OpenSpiel has no game {name!r}.{hint}")
     try:
         game = pyspiel.load_game(name, parameters)
     except pyspiel.SpielError as error:
@@ -34,19 +38,16 @@ def from_open_spiel(name: str, /, **parameters: Any) -> TreeGame:
         )
     if game.get_type().dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS:
         game = pyspiel.convert_to_turn_based(game)
-    root = game.new_initial_state()
-    try:
-        return compile_game(_OpenSpielState(root, False), name)
-    except SharedNameError:
-        return compile_game(_OpenSpielState(root, True), name)
+    if not game.get_type().provides_information_state_string:
+        raise ValueError(f"OpenSpiel game {name!r} does not name its information states")
+    return compile_game(_OpenSpielState(game.new_initial_state()), name)
 
 
 class _OpenSpielState:
     """An OpenSpiel state behind the protocol of `compiler.State`."""
 
-    def __init__(self, state, prefix_player: bool):
+    def __init__(self, state):
         self._state = state
-        self._prefix_player = prefix_player
 
     def is_terminal(self) -> bool:
         return self._state.is_terminal()
@@ -61,11 +62,10 @@ class _OpenSpielState:
         return self._state.chance_outcomes()
 
     def child(self, action: int) -> "_OpenSpielState":
-        return _OpenSpielState(self._state.child(action), self._prefix_player)
+        return _OpenSpielState(self._state.child(action))
 
     def information_state(self) -> str:
-        text = self._state.information_state_string()
-        return f"[player {self.current_player()}] {text}" if self._prefix_player else text
+        return self._state.information_state_string()
 
     def returns(self) -> list[float]:
         return self._state.returns()

@@ -1,5 +1,7 @@
 """Tree quantities against independent oracles; batches, transformations, gradients, bad input."""
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sepo_jax.games import (
+    CHANCE,
     KUHN,
     LEDUC,
     Chance,
@@ -184,6 +187,59 @@ def test_constant_sum_games():
     np.testing.assert_allclose(expected_values(game, rock), [1, 1])
     np.testing.assert_allclose(nash_conv(game, rock), 2)
     np.testing.assert_allclose(exploitability(game, rock), 1)
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Prisoner's dilemma of 5, 0, 10, 1; play goes on with 0.875 after a round, 4 rounds at most."""
+
+    moves: tuple[int, ...] = ()
+    payoffs: tuple[int, int] = (0, 0)
+    rolling: bool = False
+    over: bool = False
+
+    def is_terminal(self):
+        return self.over
+
+    def current_player(self):
+        return CHANCE if self.rolling else len(self.moves) % 2
+
+    def legal_actions(self):
+        return (0, 1)
+
+    def chance_outcomes(self):
+        return [(0, 0.875), (1, 0.125)]
+
+    def child(self, action):
+        if self.rolling:
+            last = action == 1 or len(self.moves) == 8
+            return Repeated(self.moves, self.payoffs, over=last)
+        moves = (*self.moves, action)
+        if len(moves) % 2:
+            return Repeated(moves, self.payoffs)
+        row, col = moves[-2:]
+        first, second = ((5, 5), (0, 10)), ((10, 0), (1, 1))
+        gain = (first, second)[row][col]
+        total = tuple(a + b for a, b in zip(self.payoffs, gain, strict=True))
+        return Repeated(moves, total, rolling=True)
+
+    def information_state(self):
+        finished = self.moves[: len(self.moves) // 2 * 2]
+        return f"player {self.current_player()}: {finished}"
+
+    def returns(self):
+        return self.payoffs
+
+
+def test_repeated_prisoners_dilemma():
+    # Uniform play earns 4 a round and round k is played with 0.875^k (cases 4.2 has six rounds:
+    # 4 (1 - 0.875^6) / 0.125 = 17.6385498). Defecting always gains (10 + 1) / 2 - 4 = 1.5 a round.
+    game = compile_game(Repeated(), "repeated_prisoners_dilemma")
+    rounds = (1 - 0.875**4) / 0.125
+    np.testing.assert_allclose(
+        expected_values(game, game.uniform_policy()), [4 * rounds] * 2, rtol=1e-5
+    )
+    np.testing.assert_allclose(gains(game, game.uniform_policy()), [1.5 * rounds] * 2, rtol=1e-5)
 
 
 # F16: Not-trust with Abuse >= 1/2 is an equilibrium, with Honor = 1 the buyer gains 1.
