@@ -85,8 +85,7 @@ def entropy_from_logits(logits: chex.Array, legal_mask: chex.Array | None = None
     finite = jnp.where(legal & some[..., None], jnp.asarray(logits, jnp.float32), 0.0)
     logp = finite - jax.nn.logsumexp(finite, axis=-1, where=legal, keepdims=True)
     logp = jnp.where(legal, logp, 0.0)
-    terms = jnp.where(legal, jnp.exp(logp) * logp, 0.0)
-    return jnp.where(some, -terms.sum(-1), 0.0)
+    return jnp.where(some, -(jnp.exp(logp) * logp).sum(-1), 0.0)
 
 
 def value_loss(

@@ -3,7 +3,7 @@
 A unit is a token, a sequence or an event, whatever the log-ratio was made for. Every surrogate is
 `(log_ratio, advantage, *, clip_low, clip_high) -> loss` on arrays of one shape `[...]`, float32
 inside and out, so surrogates are interchangeable. Advantages carry no gradient. Masking is the
-reduction's work: a masked unit's log-ratio is 0 (`ratios.masked_log_ratio`) and hence harmless.
+reduction's work; pass 0 as a masked unit's log-ratio (`ratios.masked_log_ratio`) and advantage.
 """
 
 import chex
