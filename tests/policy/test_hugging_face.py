@@ -233,7 +233,7 @@ def test_value_head_file_is_apart(tmp_path, policy, make_params):
 
 
 def test_tensor_layout_by_hand(saved, params):
-    """Names of the Llama format; torch keeps linear weights [out, in], we keep kernels [in, out]."""
+    """Names of the Llama format; its linear weights are [out, in], our kernels [in, out]."""
     tensors = load_file(saved / SINGLE_FILE)
     layer = {
         "input_layernorm": params["layers"]["attention_norm"]["scale"],
