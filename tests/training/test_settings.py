@@ -58,7 +58,7 @@ def all_fields():
 PASSED_ON = {"hands", "faithful", "on_invalid", "collusion"}
 
 
-@pytest.mark.parametrize(("section", "name"), all_fields())
+@pytest.mark.parametrize(("section", "name"), list(all_fields()))
 def test_every_field_is_read_by_some_code(section, name):  # G01
     if name in PASSED_ON:
         import inspect
