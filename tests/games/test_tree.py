@@ -191,7 +191,7 @@ def test_constant_sum_games():
 
 @dataclass(frozen=True)
 class Repeated:
-    """Prisoner's dilemma of 5, 0, 10, 1; play goes on with 0.875 after a round, 4 rounds at most."""
+    """Prisoner's dilemma of 5, 0, 10, 1; a further round with 0.875, four rounds at most."""
 
     moves: tuple[int, ...] = ()
     payoffs: tuple[int, int] = (0, 0)
