@@ -187,6 +187,8 @@ def test_degenerate_families(shape):
         equilibrium = solve_zero_sum(games)
         worst = equilibrium.relative_nash_conv.max()
         assert worst <= 1e-9, (name, worst)
+        # The exact solver is a last resort, not what carries the batch.
+        assert equilibrium.exact.mean() <= (0.05 if "near" in name else 0), name
         check(games, equilibrium, 1e-9)
 
 
