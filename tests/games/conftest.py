@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sepo_jax.games.compiler import CHANCE
+from sepo_jax.games.compiler import CHANCE, compile_game
 
 
 @functools.lru_cache
@@ -181,3 +181,10 @@ def oracle():
         gains=gains,
         random_policies=random_policies,
     )
+
+
+@pytest.fixture(scope="session")
+def random_games():
+    """{seed: (root, compiled game)}; odd seeds are general-sum."""
+    roots = {seed: RandomState(seed) for seed in (2, 3, 5, 7, 8, 10, 11, 14)}
+    return {seed: (root, compile_game(root, f"random {seed}")) for seed, root in roots.items()}
