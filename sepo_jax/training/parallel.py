@@ -1,7 +1,9 @@
 """How one update function is spread over devices: alone, by `pmap`, or by `jit` on a mesh.
 
 A batch arrives as `[devices, parts, rows, ...]`; rows of one event are never split over the first
-two axes, so the result does not depend on how many there are.
+two axes, so the result does not depend on how many there are. With several processes `devices` are
+those of all of them; every process holds the whole batch and the whole state, and gives its own
+devices their shares.
 """
 
 import re
@@ -12,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..names import check_option
@@ -28,6 +31,9 @@ SHARDING_RULES: tuple[tuple[str, PartitionSpec], ...] = (
 )
 
 
+MESH_AXES = ("data", "fsdp", "tensor")
+
+
 class Parallel:
     """Where the state lives and how the update runs.
 
@@ -38,12 +44,18 @@ class Parallel:
 
     def __init__(self, settings: ParallelSettings, devices: Sequence[jax.Device] | None = None):
         check_option("parallel kind", settings.kind, ("auto", "single", "pmap", "mesh"))
-        devices = list(devices if devices is not None else jax.local_devices())
+        devices = list(devices if devices is not None else jax.devices())
         wanted = settings.devices or (1 if settings.kind == "single" else len(devices))
         if wanted > len(devices):
             raise ValueError(f"parallel.devices={wanted}, but only {len(devices)} are there")
         if settings.kind == "single" and wanted != 1:
             raise ValueError(f'parallel.kind="single" takes one device, got devices={wanted}')
+        processes = jax.process_count()
+        if processes > 1 and (settings.kind == "single" or wanted != len(devices)):
+            raise ValueError(
+                f"a run of {processes} processes uses the {len(devices)} devices of all of them: "
+                'set parallel.devices=0 and parallel.kind="auto", "pmap" or "mesh"'
+            )
         self.devices = devices[:wanted]
         self.num_devices = wanted
         self.kind = settings.kind
@@ -57,7 +69,7 @@ class Parallel:
                     f"tensor={settings.tensor}"
                 )
             grid = np.array(self.devices).reshape(wanted // model, settings.fsdp, settings.tensor)
-            self.mesh = Mesh(grid, ("data", "fsdp", "tensor"))
+            self.mesh = Mesh(grid, MESH_AXES)
 
     def place(self, state: Any) -> Any:
         """Puts a state held as one copy where the update wants it; the update consumes it there."""
@@ -66,18 +78,24 @@ class Parallel:
             copies = NamedSharding(Mesh(np.array(self.devices), "data"), PartitionSpec("data"))
 
             def repeat(leaf):
-                return jax.device_put(np.repeat(leaf[None], self.num_devices, axis=0), copies)
+                return spread(np.repeat(leaf[None], self.num_devices, axis=0), copies)
 
             return jax.tree.map(repeat, state)
         if self.kind == "mesh":
-            return jax.tree.map(jax.device_put, state, state_shardings(state, self.mesh))
+            return jax.tree.map(spread, state, state_shardings(state, self.mesh))
         return jax.device_put(state, self.devices[0])
 
     def fetch(self, state: Any) -> Any:
-        """One numpy copy of a placed state."""
+        """One numpy copy of a placed state; all processes must call it together."""
         if self.kind == "pmap":
             return jax.tree.map(lambda leaf: np.asarray(leaf.addressable_shards[0].data)[0], state)
-        return jax.tree.map(np.asarray, state)
+
+        def whole(leaf):
+            if leaf.is_fully_addressable or leaf.is_fully_replicated:
+                return np.asarray(leaf)
+            return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+
+        return jax.tree.map(whole, state)
 
     def compile_update(self, make: Callable[[Any], Callable], objective: Any) -> Callable:
         """`update(placed state, batch [devices, parts, ...]) -> (placed state, metrics)`.
@@ -86,27 +104,52 @@ class Parallel:
           make: `make(objective)` gives the per-device `update(state, batch, axis=None)`.
           objective: the objective to train.
         """
+        update = self.mapped_update(make, objective)
         if self.kind == "pmap":
-            mapped = jax.pmap(
+
+            def run(state, batch):
+                state, metrics = update(state, self._own_shares(batch))
+                return state, jax.tree.map(lambda leaf: leaf.addressable_shards[0].data[0], metrics)
+
+            return run
+        if self.kind == "mesh" and jax.process_count() > 1:
+            shares = NamedSharding(self.mesh, PartitionSpec(MESH_AXES))
+            return lambda state, batch: update(
+                state, jax.tree.map(lambda leaf: spread(np.asarray(leaf), shares), batch)
+            )
+        return update
+
+    def _own_shares(self, batch: Any) -> Any:
+        """The shares `[own devices, parts, ...]` of this process, as `pmap` takes them."""
+        if jax.process_count() == 1:
+            return batch
+        here = jax.process_index()
+        own = [index for index, device in enumerate(self.devices) if device.process_index == here]
+        return jax.tree.map(lambda leaf: leaf[np.array(own)], batch)
+
+    def mapped_update(self, make: Callable[[Any], Callable], objective: Any) -> Callable:
+        """The compiled part of `compile_update`, which can also be lowered from shapes alone."""
+        if self.kind == "pmap":
+            return jax.pmap(
                 partial(make(objective), axis="data"),
                 axis_name="data",
                 devices=self.devices,
                 donate_argnums=0,
             )
-
-            def run(state, batch):
-                state, metrics = mapped(state, batch)
-                return state, jax.tree.map(lambda leaf: leaf.addressable_shards[0].data[0], metrics)
-
-            return run
         if self.kind == "mesh":
             return self._compile_mesh(make, objective)
-        update = jax.jit(make(objective), donate_argnums=0)
-        return lambda state, batch: update(state, jax.tree.map(lambda leaf: leaf[0], batch))
+        update = make(objective)
+
+        @partial(jax.jit, donate_argnums=0)
+        def alone(state, batch):
+            return update(state, jax.tree.map(lambda leaf: leaf[0], batch))
+
+        return alone
 
     def _compile_mesh(self, make: Callable, objective: Any) -> Callable:
         update = make(SharedObjective(objective))
-        rows = NamedSharding(self.mesh, PartitionSpec(None, ("data", "fsdp", "tensor")))
+        rows = NamedSharding(self.mesh, PartitionSpec(None, MESH_AXES))
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
 
         @partial(jax.jit, donate_argnums=0)
         def step(state, batch):
@@ -114,6 +157,7 @@ class Parallel:
             batch = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), batch)
             batch = jax.lax.with_sharding_constraint(batch, rows)
             state, metrics = update(state, batch)
+            metrics = jax.lax.with_sharding_constraint(metrics, everywhere)
             return jax.lax.with_sharding_constraint(state, shardings), metrics
 
         return step
@@ -135,6 +179,16 @@ class SharedObjective:
             params, batch, counts
         )
         return jax.tree.map(lambda leaf: leaf.sum(0), parts)
+
+
+def spread(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    """An array that every process holds whole, laid out by `sharding` over all their devices.
+
+    Each device gets memory of its own, so that donating the result leaves `array` alone.
+    """
+    return jax.make_array_from_callback(
+        array.shape, sharding, lambda index: np.array(array[index]), dtype=array.dtype
+    )
 
 
 def state_shardings(state: Any, mesh: Mesh, rules: Sequence = SHARDING_RULES) -> Any:
