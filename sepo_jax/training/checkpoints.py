@@ -2,7 +2,8 @@
 
 A checkpoint holds one training state and a description of its tree. Restoring compares that
 description with the state at hand first, so that another optimizer or model is refused by path.
-Checkpoints that cannot be read are skipped with a warning and left where they are.
+Checkpoints that cannot be read are skipped with a warning and left where they are. In a run of
+several processes one of them writes and reads, and Orbax waits for no other.
 """
 
 import logging
@@ -22,8 +23,17 @@ class Checkpoints:
 
     def __init__(self, directory: str | os.PathLike, keep: int = 2):
         self.directory = Path(directory).resolve()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        here = jax.process_index()
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, enable_async_checkpointing=False, create=True
+            max_to_keep=keep,
+            enable_async_checkpointing=False,
+            create=False,
+            multiprocessing_options=ocp.options.MultiprocessingOptions(
+                primary_host=here,
+                active_processes={here},
+                barrier_sync_key_prefix=f"process{here}",
+            ),
         )
         self._manager = ocp.CheckpointManager(self.directory, options=options)
 

@@ -11,6 +11,9 @@ from typing import Any
 from absl import app, flags, logging
 
 from ..names import unknown
+from .distributed import connect
+
+USER_ERRORS = (ValueError, FileNotFoundError, FileExistsError, TimeoutError, ConnectionError)
 
 
 def check_overrides(arguments: Sequence[str]) -> None:
@@ -106,6 +109,28 @@ def parse_argument(argument: str | None, **defaults: Any) -> dict[str, Any]:
     return read
 
 
+def define_process_flags() -> Callable[[], None]:
+    """Flags of a run on several hosts; the function returned joins the processes they name."""
+    coordinator = flags.DEFINE_string("coordinator", None, "host:port of process 0")
+    num_processes = flags.DEFINE_integer("num_processes", None, "how many processes the run has")
+    process_id = flags.DEFINE_integer("process_id", None, "which of them this is, from 0")
+    distributed = flags.DEFINE_bool(
+        "distributed", False, "find coordinator, number and id in the cluster's environment"
+    )
+    limit = flags.DEFINE_float("start_limit", 300.0, "seconds to wait for all processes")
+
+    def join() -> None:
+        connect(
+            coordinator.value,
+            num_processes.value,
+            process_id.value,
+            from_environment=distributed.value,
+            limit=limit.value,
+        )
+
+    return join
+
+
 def run_main(main: Callable[[], None]) -> None:
     """Parses the flags and runs `main`; what users get wrong ends in one line and exit code 2."""
     sys.path.insert(0, "")  # a module of the working directory may hold an own loss or domain
@@ -124,7 +149,7 @@ def run_main(main: Callable[[], None]) -> None:
             sys.exit(_one_line(ValueError(f"unexpected arguments {arguments[1:]}")))
         try:
             main()
-        except (ValueError, FileNotFoundError, FileExistsError) as error:
+        except USER_ERRORS as error:
             if flags.FLAGS.is_parsed() and "debug" in flags.FLAGS and flags.FLAGS.debug:
                 raise
             sys.exit(_one_line(error))

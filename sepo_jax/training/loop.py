@@ -1,7 +1,9 @@
 """The whole run: warm start, reinforcement learning, exact evaluation, report.
 
 Every random choice derives from (seed, step), so a run that is stopped at any point and resumed
-from its last checkpoint is the run it would have been, bit for bit on CPU.
+from its last checkpoint is the run it would have been, bit for bit on CPU. That is also why several
+processes can play the same episodes each for itself (`distributed`): state, batches and metrics are
+equal on all, and process 0 alone writes.
 """
 
 import importlib
@@ -22,9 +24,17 @@ from ..objective import make_objective
 from ..policy import Policy, save_hf
 from .batches import BatchMaker, read_value
 from .checkpoints import Checkpoints
+from .distributed import (
+    barrier,
+    check_same_config,
+    check_same_data,
+    from_first,
+    is_first,
+    together,
+)
 from .judge import Judge
 from .parallel import Parallel
-from .run_directory import RunDirectory, nonfinite
+from .run_directory import RunDirectory, UnwrittenRunDirectory, nonfinite
 from .settings import Settings, read_settings, to_dict
 from .setup import game_of, make_domain, make_policy
 from .stages import SepoStage, SftStage
@@ -43,7 +53,7 @@ class Run(NamedTuple):
     Attributes:
       policy, params: the trained policy.
       summary: final figures by stage, as in `summary.json`.
-      directory: where the run's files lie.
+      directory: where the run's files lie; only process 0 of several writes any.
     """
 
     policy: Policy
@@ -81,9 +91,33 @@ def train(
       ValueError: an unknown or mistyped config field, or a config that differs at resume.
       NonFiniteError: a metric became NaN or infinite; step and metric are named.
     """
-    settings = read_settings(config)
-    check_option("optimizer.on_nonfinite", settings.optimizer.on_nonfinite, ("stop", "skip"))
+    settings = together(lambda: read_settings(config))
+    check_same_config({**to_dict(settings), "resume": resume, "allow_change": allow_change})
     path = Path(run_directory or Path("runs") / f"{settings.name}_seed{settings.seed}")
+    domain, policy, params, parallel, stages = together(
+        lambda: _prepare(settings, objective, domain)
+    )
+    params = from_first(params)
+    # Nothing is written before everything the config names was found and fits together.
+    directory = together(lambda: _open_directory(path, settings, resume, allow_change))
+    judge = Judge(settings, policy, domain, directory)
+    judge.baselines(params)
+    reference = None
+    for stage, numbers, goal in stages:
+        runner = StageRunner(settings, policy, directory, parallel, judge, progress and is_first())
+        params = runner.run(stage, numbers, goal, params, reference)
+        reference = params
+        judge.final(stage.name, params)
+    if is_first():
+        save_hf(directory.path / "policy", policy, params, overwrite=True)
+        write_report(directory.path)
+    barrier("end of the run")
+    return Run(policy, params, directory.read_json("summary.json"), directory.path)
+
+
+def _prepare(settings: Settings, objective: Any, domain: Any) -> tuple:
+    """Domain, policy, its parameters, layout, and (stage, its numbers, its goal) in order."""
+    check_option("optimizer.on_nonfinite", settings.optimizer.on_nonfinite, ("stop", "skip"))
     domain = domain if domain is not None else make_domain(settings.domain)
     chosen = _choose_objective(settings, objective)
     parallel = Parallel(settings.parallel)
@@ -93,22 +127,15 @@ def train(
         stages.append((SftStage(settings, policy, domain), settings.sft, get_algorithm("sft")))
     if settings.sepo.steps:
         stages.append((SepoStage(settings, policy, domain, game_of(domain)), settings.sepo, chosen))
-    # Nothing is written before everything the config names was found and fits together.
+    return domain, policy, params, parallel, stages
+
+
+def _open_directory(path, settings, resume: bool, allow_change: tuple[str, ...]) -> RunDirectory:
+    if not is_first():
+        return UnwrittenRunDirectory(path)
     if resume:
-        directory = RunDirectory.resume(path, to_dict(settings), allow_change)
-    else:
-        directory = RunDirectory.create(path, to_dict(settings))
-    judge = Judge(settings, policy, domain, directory)
-    judge.baselines(params)
-    reference = None
-    for stage, numbers, goal in stages:
-        runner = StageRunner(settings, policy, directory, parallel, judge, progress)
-        params = runner.run(stage, numbers, goal, params, reference)
-        reference = params
-        judge.final(stage.name, params)
-    save_hf(directory.path / "policy", policy, params, overwrite=True)
-    write_report(directory.path)
-    return Run(policy, params, directory.read_json("summary.json"), directory.path)
+        return RunDirectory.resume(path, to_dict(settings), allow_change)
+    return RunDirectory.create(path, to_dict(settings))
 
 
 def _choose_objective(settings: Settings, objective: Any) -> Any:
@@ -164,15 +191,12 @@ class StageRunner:
         update = parallel.compile_update(
             lambda objective: make_update(objective, optimizer), as_objective(goal, self.policy)
         )
-        checkpoints = Checkpoints(
-            self.directory.path / "checkpoints" / stage.name, settings.checkpoint.keep
-        )
+        checkpoints = None
+        if is_first():
+            place = self.directory.path / "checkpoints" / stage.name
+            checkpoints = Checkpoints(place, settings.checkpoint.keep)
         state = jax.tree.map(jax.numpy.asarray, init_state(params, optimizer))
-        found = checkpoints.restore(state)
-        first = 0
-        if found is not None:
-            first, state = found
-            state = TrainState(*state)
+        first, state = _newest(checkpoints, state)
         if first < numbers.steps:
             self._drop_lines_after(stage.name, first)
         state = self._steps(stage, numbers, maker, update, checkpoints, state, first)
@@ -207,6 +231,7 @@ class StageRunner:
             forest, data_metrics, samples = stage.data(step, params)
             clock.lap("generate")
             batch, credit_metrics = maker.make(forest, params)
+            check_same_data(batch, f"batch at step {step + 1} of stage {stage.name}")
             clock.lap("score")
             for _ in range(settings.optimizer.updates_per_batch):
                 placed, metrics = update(placed, batch)
@@ -220,7 +245,9 @@ class StageRunner:
                 clock.lap("evaluate")
             self._write(record, samples, clock, placed, bar)
             if (step + 1) % settings.checkpoint.every == 0 or last:
-                checkpoints.save(step + 1, self.parallel.fetch(placed))
+                whole = self.parallel.fetch(placed)
+                if checkpoints is not None:
+                    checkpoints.save(step + 1, whole)
         return TrainState(*self.parallel.fetch(placed))
 
     def _write(self, record, samples, clock, placed, bar) -> None:
@@ -241,6 +268,14 @@ class StageRunner:
         self.directory.append("metrics.jsonl", record)
         shown = {k: f"{record[k]:.3g}" for k in ("loss", "exact/nash_conv") if k in record}
         bar.set_postfix(shown)
+
+
+def _newest(checkpoints: Checkpoints | None, fresh: TrainState) -> tuple[int, TrainState]:
+    """Steps done and state of process 0's newest checkpoint, or of the start, on every process."""
+    found = together(lambda: checkpoints.restore(fresh) if checkpoints is not None else None)
+    step, state = (0, fresh) if found is None else found
+    step, state = from_first((step, TrainState(*state)))
+    return int(step), state
 
 
 class Clock:

@@ -113,6 +113,32 @@ class RunDirectory:
         os.replace(temporary, self.path / name)
 
 
+class UnwrittenRunDirectory(RunDirectory):
+    """The run directory of a process that writes nothing: whole files live in memory alone."""
+
+    def __init__(self, path: str | os.PathLike):
+        super().__init__(path)
+        self._files: dict[str, dict[str, Any]] = {}
+
+    def append(self, name: str, record: Mapping[str, Any]) -> None:
+        """Drops the line."""
+
+    def lines(self, name: str) -> list[dict]:
+        """No lines."""
+        return []
+
+    def keep_lines(self, keep: Any) -> None:
+        """There are none to keep."""
+
+    def write_json(self, name: str, content: Mapping) -> None:
+        """Keeps the content for `read_json`."""
+        self._files[name] = dict(content)
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """What `write_json` was given last."""
+        return dict(self._files.get(name, {}))
+
+
 def _plain(value: Any) -> Any:
     """JSON types only: array scalars become numbers, tuples lists."""
     if isinstance(value, Mapping):

@@ -121,7 +121,7 @@ class ParallelSettings:
     """How the update is spread: "single", "pmap", "mesh", or "auto" (pmap on several devices)."""
 
     kind: str = "auto"
-    devices: int = 0  # 0 = all local devices
+    devices: int = 0  # 0 = all devices of all processes
     fsdp: int = 1  # devices on the fsdp axis of a mesh
     tensor: int = 1  # devices on the tensor axis of a mesh
 
