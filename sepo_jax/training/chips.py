@@ -1,0 +1,86 @@
+"""TPU slices by name, described without a TPU, and what one of their chips can do."""
+
+import os
+import re
+from typing import NamedTuple
+
+import jax
+
+from ..names import unknown
+
+GIB = 2**30
+EXAMPLES = "v4:2x2x1, v5e:2x2, v5e:4x4, v5p:2x2x2, v6e:2x4"
+HINT = "compiling for a TPU needs the libtpu wheel: pip install sepo_jax[tpu] (or libtpu)"
+_FAMILIES = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")
+
+
+class Chip(NamedTuple):
+    """One device of a slice, as JAX counts devices.
+
+    Attributes:
+      name: what it is called.
+      memory: bytes that a program may use of its main memory.
+      flops: peak of bfloat16 products, per second.
+      bandwidth: of its main memory, bytes per second.
+      links: of its links to other chips together, bytes per second.
+    """
+
+    name: str
+    memory: float
+    flops: float
+    bandwidth: float
+    links: float
+
+
+# Memory: what libtpu reports as available. The rest: Google's pages of each generation. A device of
+# v2, v3 and tpu7x is half a chip.
+CHIPS: dict[str, Chip] = {
+    "TPU v2": Chip("TPU v2 core", 7.48 * GIB, 23e12, 350e9, 31e9),
+    "TPU v3": Chip("TPU v3 core", 15.48 * GIB, 61e12, 450e9, 41e9),
+    "TPU v4": Chip("TPU v4", 30.75 * GIB, 275e12, 1228e9, 300e9),
+    "TPU v5 lite": Chip("TPU v5e", 15.75 * GIB, 197e12, 819e9, 200e9),
+    "TPU v5": Chip("TPU v5p", 95.73 * GIB, 459e12, 2765e9, 600e9),
+    "TPU v6 lite": Chip("TPU v6e", 31.24 * GIB, 918e12, 1640e9, 448e9),
+    "TPU7x": Chip("TPU7x core", 94.74 * GIB, 1154e12, 3690e9, 600e9),
+}
+
+
+def describe_topology(name: str) -> list[jax.Device]:
+    """Devices of a TPU slice such as "v5e:4x4"; they can be compiled for, not run on.
+
+    Raises:
+      ModuleNotFoundError: libtpu is not installed.
+      ValueError: no such slice, with libtpu's reason.
+    """
+    match = re.fullmatch(r"([\w ]+):(\d+(?:x\d+)+)", name)
+    if not match:
+        raise ValueError(
+            f"topology {name!r} is not of the form <generation>:<chips by axis>; examples: "
+            f"{EXAMPLES}"
+        )
+    if match.group(1) not in _FAMILIES:
+        raise ValueError(f"{unknown('TPU generation', match.group(1), _FAMILIES)}")
+    try:
+        import libtpu  # noqa: F401  (the wheel that compiles)
+    except ImportError as error:
+        raise ModuleNotFoundError(HINT) from error
+    from jax.experimental import topologies
+
+    # Without these libtpu asks a metadata server, which only a TPU host has, what it runs on.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    # A v4 chip is one device only when its two cores are joined.
+    options = {"chip_config_name": "megacore"} if match.group(1) == "v4" else {}
+    try:
+        found = topologies.get_topology_desc(topology_name=name, platform="tpu", **options)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"topology {name!r} is refused by libtpu ({reason}); examples: {EXAMPLES}"
+        ) from error
+    return list(found.devices)
+
+
+def chip_of(device: jax.Device) -> Chip | None:
+    """What is known of a device's kind; None for what is no TPU of the table."""
+    return CHIPS.get(device.device_kind)

@@ -1,0 +1,387 @@
+"""Compiles a run's update and generation from shapes alone and reports what they would need.
+
+Nothing is materialised: parameters, optimizer state, batch and cache are shapes. The compiled
+functions are those of the training loop, laid out over the given devices by the config's
+`parallel` section; the devices may be those of a TPU slice that is not there
+(`chips.describe_topology`).
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from ..algorithms import Algorithm, get_algorithm
+from ..forest import Batch, bucket
+from ..forest.batch import LAYOUT
+from ..objective import make_objective
+from ..policy import Policy, Sampling
+from ..policy.hugging_face import read_config
+from ..rollout.engine import SlotState, admit, decode, init_slots
+from .batches import score_parts
+from .chips import Chip, chip_of
+from .dry_run_report import Report, Row
+from .hlo import read_work
+from .parallel import MESH_AXES, Parallel, state_shardings
+from .settings import PolicySettings, Settings
+from .setup import game_of, make_domain, model_config
+from .stages import SepoStage
+from .update import as_objective, init_state, make_optimizer, make_update
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Sizes of a step that the data of a real run decides.
+
+    Attributes:
+      rows: rows of one update, over all devices and micro-batches together.
+      row_length: token columns of a row.
+      actions: action tokens of a row.
+      segments: segments of a row; each action is one, and a leaf.
+      prompts: distinct prompts that are admitted at a time.
+      capacity: tokens of prompt and action that a slot has room for.
+    """
+
+    rows: int
+    row_length: int
+    actions: int
+    segments: int
+    prompts: int
+    capacity: int
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value < 1:
+                raise ValueError(f"{field.name} must be at least 1, got {value}")
+        if self.actions >= self.row_length:
+            raise ValueError(
+                f"a row of {self.row_length} tokens has no room for {self.actions} action tokens "
+                "and a prompt: lower actions or raise row_length"
+            )
+
+
+def default_sizes(
+    settings: Settings,
+    *,
+    rows: int | None = None,
+    row_length: int | None = None,
+    actions: int | None = None,
+) -> Sizes:
+    """Sizes of a step by the config, where not given.
+
+    One row for each group: a prompt and its `rollouts_per_group` replies of `max_action_tokens`;
+    with `sepo.steps = 0`, one row for each decision of a supervised batch.
+    """
+    rollout, replies = settings.rollout, 1
+    groups = settings.sft.batch_size
+    if settings.sepo.steps:
+        domain = make_domain(settings.domain)
+        pools = SepoStage(settings, None, domain, game_of(domain)).pools
+        trained = pools if settings.sepo.credit == "credited" else ("train",)
+        opponents = sum(len(pools[name]) for name in trained)
+        groups = opponents * settings.sepo.groups_per_opponent
+        replies = settings.sepo.rollouts_per_group
+    row_length = rollout.row_length if row_length is None else row_length
+    if actions is None:
+        actions = min(replies * rollout.max_action_tokens, max(row_length - 1, 1))
+    return Sizes(
+        rows=groups if rows is None else rows,
+        row_length=row_length,
+        actions=actions,
+        segments=replies + 1,
+        prompts=rollout.slots,
+        capacity=bucket(row_length),
+    )
+
+
+def shape_policy(settings: PolicySettings) -> Policy:
+    """The policy's functions without tokenizer and parameters; a directory needs config.json only.
+
+    Raises:
+      FileNotFoundError: `policy.source` is no directory with a config.json.
+    """
+    if settings.source == "fresh":
+        config = model_config(settings)
+    else:
+        config = read_config(
+            settings.source, compute_dtype=settings.compute_dtype, remat=settings.remat
+        )
+    return Policy(config, end_ids=(0,))
+
+
+def dry_run(
+    settings: Settings,
+    devices: Sequence[jax.Device],
+    sizes: Sizes | None = None,
+    *,
+    goal: Any = None,
+    chip: Chip | None = None,
+) -> Report:
+    """Compiles update, scoring and generation for `devices`; see the module.
+
+    Args:
+      settings: the whole config.
+      devices: of a topology, or of this machine.
+      sizes: of the data; `default_sizes` when None.
+      goal: an own Algorithm or loss in place of the config's algorithm.
+      chip: what a device can do; looked up when None.
+
+    Returns:
+      Report: a row for each function. A function that the compiler refuses for want of memory is a
+      row that says so.
+
+    Raises:
+      ValueError: unknown options, sizes that contradict each other.
+    """
+    sizes = sizes or default_sizes(settings)
+    parallel = Parallel(settings.parallel, devices)
+    policy = shape_policy(settings.policy)
+    params = jax.eval_shape(policy.init, jax.random.key(0))
+    if goal is None:
+        overrides = settings.algorithm.overrides
+        name = settings.algorithm.name if settings.sepo.steps else "sft"
+        goal = get_algorithm(name, **(overrides if settings.sepo.steps else {}))
+    compiler = _Compiler(settings, parallel, policy, params, sizes)
+    rows = [compiler.update(goal)]
+    rows += compiler.scoring(goal)
+    rows += compiler.generation(spread=False)
+    if parallel.kind == "mesh" and parallel.mesh.size > parallel.mesh.shape["data"]:
+        rows += compiler.generation(spread=True)
+    return Report(
+        rows=tuple(rows),
+        chip=chip or chip_of(parallel.devices[0]),
+        num_chips=parallel.num_devices,
+        kind=parallel.kind,
+        settings=settings,
+        sizes=sizes,
+        num_parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
+        state_bytes=compiler.state_bytes,
+    )
+
+
+class _Compiler:
+    """Lowers each function from shapes laid out as the training loop lays them out."""
+
+    def __init__(self, settings, parallel, policy, params, sizes):
+        self.settings, self.parallel, self.policy = settings, parallel, policy
+        self.params, self.sizes = params, sizes
+        numbers = settings.sepo if settings.sepo.steps else settings.sft
+        self.optimizer = make_optimizer(
+            settings.optimizer,
+            numbers.learning_rate,
+            numbers.warmup_steps,
+            max(numbers.steps, 1),
+            numbers.final_learning_rate,
+        )
+        state = jax.eval_shape(partial(init_state, optimizer=self.optimizer), params)
+        self.state = self._place_state(state)
+        lead = parallel.num_devices if parallel.kind == "pmap" else 1
+        self.state_bytes = _bytes_per_chip(self.state) // lead
+
+    def update(self, goal: Any) -> Row:
+        """The update of a step over all chips."""
+        if isinstance(goal, Algorithm):
+            temperature = self.settings.rollout.temperature
+            goal = make_objective(goal, self.policy, temperature=temperature)
+        function = self.parallel.mapped_update(
+            lambda objective: make_update(objective, self.optimizer),
+            as_objective(goal, self.policy),
+        )
+        parallel, lead = self.parallel, self._lead
+        sharding = None
+        if parallel.kind == "mesh":
+            sharding = NamedSharding(parallel.mesh, PartitionSpec(MESH_AXES))
+        batch = batch_shapes(self.sizes, lead, sharding)
+        row, _ = compile_row("update", parallel.num_devices, function, (self.state, batch))
+        if parallel.kind == "pmap" and row.error:
+            # Shapes of a pmap carry the axis of devices; a chip holds one of them.
+            row = dataclasses.replace(row, arguments=row.arguments // parallel.num_devices)
+        return row
+
+    @property
+    def _lead(self) -> tuple[int, int]:
+        return self.parallel.num_devices, self.settings.optimizer.micro_batches
+
+    def scoring(self, goal: Any) -> list[Row]:
+        """Scores under the reference policy, or the critic's values, where the algorithm asks."""
+        wanted = isinstance(goal, Algorithm) and (goal.kl_weight or goal.baseline == "critic")
+        if not wanted:
+            return []
+        devices, parts = self._lead
+        batch = batch_shapes(self.sizes, (devices, parts), None)
+        batch = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((devices * parts, *leaf.shape[2:]), leaf.dtype), batch
+        )
+        arguments = (self.policy, self._on_first(self.params), batch, jnp.float32(1.0))
+        return [compile_row("score", 1, score_parts, arguments, resident=self.state_bytes)[0]]
+
+    def generation(self, spread: bool) -> list[Row]:
+        """Parameters into decoding form, admission of a full wave, and a round of decoding.
+
+        Args:
+          spread: leave the parameters as the mesh holds them, instead of whole on the first chip.
+        """
+        settings, sizes, policy = self.settings, self.sizes, self.policy
+        rollout, suffix = settings.rollout, ", sharded" if spread else ""
+        chips = self.parallel.num_devices if spread else 1
+        compiled = partial(compile_row, resident=self.state_bytes)
+        params = self.state.params if spread else self._on_first(self.params)
+        if spread:
+            # These are the resident parameters themselves.
+            held = self.state_bytes - _bytes_per_chip(params)
+            compiled = partial(compile_row, resident=held)
+        row, program = compiled(f"fuse{suffix}", chips, jax.jit(policy.fuse), (params,))
+        fused = jax.eval_shape(policy.fuse, self.params)
+        if program is not None:
+            fused = jax.tree.map(_with_sharding, fused, program.output_shardings)
+        elif not spread:
+            fused = self._on_first(fused)
+        else:
+            fused = jax.tree.map(_with_sharding, fused, state_shardings(fused, self.parallel.mesh))
+        rows = [row]
+        state = jax.eval_shape(
+            lambda: init_slots(policy, rollout.slots, sizes.capacity, rollout.max_action_tokens)
+        )
+        compiled = partial(compile_row, resident=self.state_bytes)
+        inputs = _admission_shapes(rollout.slots, sizes)
+        row, program = compiled(
+            f"admit{suffix}",
+            chips,
+            partial_lower(admit, capacity=sizes.capacity),
+            (policy, fused, state, *inputs),
+        )
+        rows.append(row)
+        if program is not None:
+            state = jax.tree.map(_with_sharding, state, SlotState(*program.output_shardings))
+        sampling = Sampling(rollout.temperature, rollout.top_k, rollout.top_p)
+        arguments = (policy, fused, state, sampling, policy.end_ids, rollout.exchange_interval)
+        rows.append(compiled(f"decode{suffix}", chips, decode, arguments)[0])
+        return rows
+
+    def _on_first(self, tree: Any) -> Any:
+        sharding = SingleDeviceSharding(self.parallel.devices[0])
+        return jax.tree.map(lambda leaf: _with_sharding(leaf, sharding), tree)
+
+    def _place_state(self, state: Any) -> Any:
+        if self.parallel.kind == "pmap":
+            lead = (self.parallel.num_devices,)
+            return jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype), state
+            )
+        if self.parallel.kind == "mesh":
+            return jax.tree.map(_with_sharding, state, state_shardings(state, self.parallel.mesh))
+        return self._on_first(state)
+
+
+class partial_lower:
+    """A jitted function with keyword arguments bound, that can still be lowered."""
+
+    def __init__(self, function: Any, **keywords: Any):
+        self.function, self.keywords = function, keywords
+
+    def lower(self, *arguments: Any) -> Any:
+        """Lowers the function."""
+        return self.function.lower(*arguments, **self.keywords)
+
+
+def batch_shapes(sizes: Sizes, lead: tuple[int, int], sharding: Any) -> Batch:
+    """Shapes of a batch `[devices, parts, rows, ...]` of the update.
+
+    Args:
+      sizes: rows are those over all devices and parts.
+      lead: number of devices, and of micro-batches on each.
+      sharding: of every array, or None.
+    """
+    numbers = {
+        "B": bucket(-(-sizes.rows // (lead[0] * lead[1]))),
+        "T": bucket(sizes.row_length),
+        "A": bucket(sizes.actions),
+        "S": bucket(sizes.segments),
+        "Q": bucket(max(sizes.segments - 1, 1)),
+    }
+    return Batch(
+        **{
+            name: jax.ShapeDtypeStruct(
+                (*lead, numbers["B"], *(numbers[axis] for axis in axes)), dtype, sharding=sharding
+            )
+            for name, (axes, dtype, _) in LAYOUT.items()
+        }
+    )
+
+
+def compile_row(
+    name: str, chips: int, function: Callable, arguments: tuple, resident: int = 0
+) -> tuple[Row, Any]:
+    """Compiles and reads a function; the row, and the compiled function or None.
+
+    Args:
+      name: of the row.
+      chips: that it runs on.
+      function: has `lower`.
+      arguments: shapes, and static arguments.
+      resident: bytes that stay on the chip meanwhile and are no argument.
+    """
+    try:
+        compiled = function.lower(*arguments).compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        shapes = _bytes_per_chip(arguments)
+        needed = memory_of_error(str(error))
+        return Row(name, chips, resident, arguments=shapes, error=str(error), needed=needed), None
+    memory = compiled.memory_analysis()
+    counted = compiled.cost_analysis() or {}
+    row = Row(
+        name,
+        chips,
+        resident,
+        arguments=memory.argument_size_in_bytes,
+        outputs=memory.output_size_in_bytes,
+        aliased=memory.alias_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        code=memory.generated_code_size_in_bytes,
+        work=read_work(compiled.as_text()),
+        counted_flops=counted.get("flops", 0.0),
+        counted_bytes=counted.get("bytes accessed", 0.0),
+    )
+    return row, compiled
+
+
+def memory_of_error(message: str) -> int | None:
+    """Bytes that a refused program needs, as the compiler's message says; None if it does not."""
+    for pattern in (r"\(([\d.]+)([KMGT]?)\) exceeds", r"Used ([\d.]+)([KMGT]?) of"):
+        match = re.search(pattern, message)
+        if match:
+            return int(float(match.group(1)) * _UNITS[match.group(2)])
+    return None
+
+
+def _admission_shapes(slots: int, sizes: Sizes) -> list[chex.ArrayTree]:
+    prompts = min(bucket(sizes.prompts), bucket(slots))
+    shapes = ((prompts, min(bucket(sizes.row_length), sizes.capacity)), (prompts,), (slots,))
+    return [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in (*shapes, (slots, 5))]
+
+
+def _with_sharding(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _bytes_per_chip(tree: Any) -> int:
+    total = 0
+    for leaf in jax.tree.leaves(tree):
+        if not hasattr(leaf, "dtype"):
+            continue
+        sharding = getattr(leaf, "sharding", None)
+        shape = sharding.shard_shape(leaf.shape) if sharding is not None else leaf.shape
+        total += int(np.prod(shape)) * leaf.dtype.itemsize
+    return total
