@@ -32,5 +32,6 @@ setup(
         "test": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "ruff>=0.6"],
         "openspiel": ["open_spiel>=2.0"],
         "parity": ["torch>=2.4"],
+        "tpu": ["libtpu"],  # its compiler alone, for experiments/dry_run.py
     },
 )

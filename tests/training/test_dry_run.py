@@ -1,0 +1,319 @@
+"""Dry runs: what is read from HLO, what fits, what to change, and whole reports of CPU devices."""
+
+import dataclasses
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from sepo_jax.training import chips, read_settings
+from sepo_jax.training.chips import CHIPS, GIB, Chip, describe_topology
+from sepo_jax.training.dry_run import (
+    Sizes,
+    batch_shapes,
+    compile_row,
+    default_sizes,
+    dry_run,
+    memory_of_error,
+    shape_policy,
+)
+from sepo_jax.training.dry_run_report import Report, Row, least_times, render
+from sepo_jax.training.hlo import Collective, Work, read_work
+
+ROOT = Path(__file__).resolve().parents[2]
+CHIP = Chip("test chip", memory=100.0, flops=10.0, bandwidth=5.0, links=2.0)
+TINY = Sizes(rows=4, row_length=16, actions=4, segments=3, prompts=2, capacity=16)
+
+# A loop of 8 rounds by its condition; in it a gather started and ended by two kernels under one
+# channel, and a reduction; outside it a reduction whose kernel scatters.
+LOOP = """HloModule jit_step, is_scheduled=true
+
+%scale (a: f32[4,6]) -> f32[2,6] {
+  %a = f32[4,6]{1,0} parameter(0)
+  %zero = s32[] constant(0)
+  ROOT %slice = f32[2,6]{1,0} dynamic-slice(%a, %zero, %zero), dynamic_slice_sizes={2,6}
+}
+
+%begin (p: bf16[2,8]) -> bf16[8,8] {
+  %p = bf16[2,8]{1,0} parameter(0)
+  ROOT %gather.1 = bf16[8,8]{1,0} all-gather(%p), channel_id=7, dimensions={0}
+}
+
+%end (q: bf16[2,8]) -> bf16[8,8] {
+  %q = bf16[2,8]{1,0} parameter(0)
+  ROOT %gather.2 = bf16[8,8]{1,0} all-gather(%q), channel_id=7, dimensions={0}
+}
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+%body (state: (s32[], bf16[2,8], f32[16,4], f32[4,6])) -> (s32[], bf16[2,8], f32[16,4], f32[4,6]) {
+  %state = (s32[], bf16[2,8], f32[16,4], f32[4,6]) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %part = bf16[2,8]{1,0:S(1)} get-tuple-element(%state), index=1
+  %left = f32[16,4]{1,0} get-tuple-element(%state), index=2
+  %right = f32[4,6]{1,0} get-tuple-element(%state), index=3
+  %begun = bf16[8,8]{1,0:S(1)} fusion(%part), kind=kCustom, calls=%begin
+  %ended = bf16[8,8]{1,0:S(1)} fusion(%part), kind=kCustom, calls=%end
+  %sliced = f32[2,6]{1,0} fusion(%right), kind=kLoop, calls=%scale
+  %product = f32[16,6]{1,0} convolution(%left, %right), dim_labels=bf_io->bf, operand_precision={highest,highest}
+  %reduced = f32[16,6]{1,0:S(1)} all-reduce(%product), channel_id=3, to_apply=%add
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  ROOT %out = (s32[], bf16[2,8], f32[16,4], f32[4,6]) tuple(%next, %part, %left, %right)
+}
+
+%condition (tested: (s32[], bf16[2,8], f32[16,4], f32[4,6])) -> pred[] {
+  %limit = s32[] constant(8)
+  %tested = (s32[], bf16[2,8], f32[16,4], f32[4,6]) parameter(0)
+  %j = s32[] get-tuple-element(%tested), index=0
+  ROOT %less = pred[] compare(%j, %limit), direction=LT
+}
+
+%all-reduce-scatter.1 (whole: f32[64]) -> f32[16] {
+  %whole = f32[64]{0} parameter(0)
+  %total = f32[64]{0} all-reduce(%whole), channel_id=9, to_apply=%add
+  %start = s32[] constant(0)
+  ROOT %share = f32[16]{0} dynamic-slice(%total, %start), dynamic_slice_sizes={16}
+}
+
+ENTRY %main (start: (s32[], bf16[2,8], f32[16,4], f32[4,6]), vector: f32[64]) -> f32[16] {
+  %start.1 = (s32[], bf16[2,8], f32[16,4], f32[4,6]) parameter(0)
+  %vector = f32[64]{0} parameter(1)
+  %looped = (s32[], bf16[2,8], f32[16,4], f32[4,6]) while(%start.1), condition=%condition, body=%body
+  ROOT %scattered = f32[16]{0} fusion(%vector), kind=kCustom, calls=%all-reduce-scatter.1
+}
+"""  # noqa: E501
+
+
+def test_collectives_of_a_literal_text():
+    found = read_work(LOOP).collectives
+    assert found == {
+        # One gather under two kernels: 8 rounds of 8 * 8 * 2 bytes.
+        "all-gather": Collective(8, 8 * 128),
+        "all-reduce": Collective(8, 8 * 16 * 6 * 4),
+        # What goes in, not the share that comes out.
+        "reduce-scatter": Collective(1, 64 * 4),
+    }
+
+
+def test_started_collectives_count_once_and_by_their_operands():
+    text = """ENTRY %main (p: f32[2,8]) -> f32[8,8] {
+  %p = f32[2,8]{1,0} parameter(0)
+  %begun = (f32[2,8]{1,0}, f32[8,8]{1,0}) all-gather-start(%p), channel_id=1, dimensions={0}
+  ROOT %ended = f32[8,8]{1,0} all-gather-done(%begun)
+}
+"""
+    assert read_work(text).collectives == {"all-gather": Collective(1, 8 * 8 * 4)}
+
+
+def test_products_and_traffic_of_a_literal_text():
+    work = read_work(LOOP)
+    assert work.flops == 8 * 2 * 16 * 4 * 6
+    assert work.passes == 6 * work.flops  # float32 at the highest precision
+    # A round: product 4 * (64 + 24 + 96), kernel that reads and writes a slice 4 * (12 + 12), the
+    # reduction's operand 4 * 96 (its result stays on chip), the counter 4 * 3, the test of the
+    # condition 9. Then 4 * (64 + 16).
+    assert work.num_bytes == 8 * (4 * (184 + 24 + 96 + 3) + 9) + 4 * 80
+    assert work.unknown_loops == 0
+
+
+def test_loops_of_unknown_length_are_counted_and_run_once():
+    work = read_work(LOOP.replace("direction=LT", "direction=NE"))
+    assert (work.unknown_loops, work.flops) == (1, 2 * 16 * 4 * 6)
+    with pytest.raises(ValueError, match="ENTRY"):
+        read_work("no program")
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_flops_of_compiled_loops_equal_the_closed_form(grad):
+    layers, rows, width = 3, 8, 16
+
+    def chain(weights, x):
+        return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0].sum()
+
+    function = jax.grad(chain) if grad else chain
+    shapes = (jax.ShapeDtypeStruct((layers, width, width), jnp.float32),)
+    shapes += (jax.ShapeDtypeStruct((rows, width), jnp.float32),)
+    compiled = jax.jit(function).lower(*shapes).compile()
+    # Forward 2 m n k a layer; backward twice that (for weights and inputs).
+    expected = layers * 2 * rows * width * width * (3 if grad else 1)
+    assert read_work(compiled.as_text()).flops == expected
+
+
+def test_convolution_windows_count_positions_on_real_input():
+    # Width 5, kernel 3, padding 1 on both sides: 4 * 3 + ... = 13 of 15 positions are real.
+    text = """ENTRY %main (x: f32[2,5,4], k: f32[3,4,6]) -> f32[2,5,6] {
+  %x = f32[2,5,4]{2,1,0} parameter(0)
+  %k = f32[3,4,6]{2,1,0} parameter(1)
+  ROOT %y = f32[2,5,6]{2,1,0} convolution(%x, %k), window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f
+}
+"""
+    assert read_work(text).flops == 2 * 2 * 6 * 4 * 13
+
+
+def report_of(*rows, settings=None, sizes=TINY, chip=CHIP, kind="pmap", **fields):
+    settings = read_settings(settings or {})
+    defaults = {"num_chips": 4, "num_parameters": 1, "state_bytes": 12}
+    return Report(rows, chip, kind=kind, settings=settings, sizes=sizes, **{**defaults, **fields})
+
+
+def test_fit_counts_everything_that_lives_at_once():
+    row = Row(
+        "update", 1, resident=10, arguments=40, outputs=40, aliased=35, temporaries=40, code=5
+    )
+    assert row.total == 100
+    assert row.fits(CHIP)
+    assert not dataclasses.replace(row, code=6).fits(CHIP)
+    assert not Row("update", 1, arguments=1, error="RESOURCE_EXHAUSTED").fits(CHIP)
+    assert Row("update", 1, resident=1, arguments=5, error="refused", needed=7).total == 8
+    assert report_of(row).fits is True
+    assert report_of(row, Row("decode", 1, arguments=101)).fits is False
+    # What the training loop does not run takes no part; an unknown device has no verdict.
+    assert report_of(row, Row("decode, sharded", 1, arguments=101)).fits is True
+    assert report_of(row, chip=None).fits is None
+
+
+def test_advice_names_fields_of_the_config_that_help():
+    refused = Row("update", 4, arguments=90, error="RESOURCE_EXHAUSTED: x")
+    # 16 bytes for each of 10 parameters do not fit 100 bytes; halves of four chips do.
+    (line,) = report_of(refused, num_parameters=10, state_bytes=120).advice()
+    assert "parallel.kind=mesh parallel.fsdp=4" in line
+    assert "policy.remat=True" in line and "policy.compute_dtype=bfloat16" in line
+    (line,) = report_of(refused, num_parameters=1000, state_bytes=12000).advice()
+    assert "a slice of 512 chips" in line
+    # The state fits, the activations do not: smaller micro-batches as long as there are rows.
+    settings = {"policy": {"remat": True, "compute_dtype": "bfloat16"}}
+    sizes = dataclasses.replace(TINY, rows=16)
+    (line,) = report_of(refused, settings=settings, sizes=sizes).advice()
+    assert line == "update: optimizer.micro_batches=2: 4 rows at a time on each chip"
+    (line,) = report_of(Row("decode", 1, arguments=101)).advice()
+    assert "rollout.slots=64" in line
+    assert report_of(Row("update", 1)).advice() == []
+
+
+def test_least_times_divide_work_by_the_peaks():
+    collectives = {"all-reduce": Collective(1, 4), "all-gather": Collective(1, 2)}
+    times = least_times(Work(10.0, 20.0, 30.0, collectives, 0), CHIP)
+    assert times == (2.0, 6.0, 5.0)  # an all-reduce crosses twice
+    assert times.least == 6.0
+
+
+def test_memory_that_a_refusal_names():
+    text = "RESOURCE_EXHAUSTED: the total memory required (31.5G) exceeds available HBM (15.75G)."
+    assert memory_of_error(text) == 31.5 * GIB
+    assert memory_of_error("Used 2.5M of 1.0M hbm") == 2.5 * 2**20
+    assert memory_of_error("something else") is None
+
+
+def test_refusals_for_memory_become_rows_and_others_stay_errors():
+    class Refusing:
+        def __init__(self, message):
+            self.message = message
+
+        def lower(self, *shapes):
+            raise jax.errors.JaxRuntimeError(self.message)
+
+    shapes = (jax.ShapeDtypeStruct((3, 5), jnp.float32),)
+    refusal = Refusing("RESOURCE_EXHAUSTED: (1K) exceeds available HBM")
+    row, program = compile_row("update", 2, refusal, shapes, resident=7)
+    assert (row.arguments, row.total, program) == (60, 7 + 1024, None)
+    assert "does not fit" in render(report_of(row, state_bytes=7))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        compile_row("update", 2, Refusing("INTERNAL: broken"), shapes)
+
+
+def test_sizes_of_a_config(small_config):
+    settings = read_settings(small_config)
+    sizes = default_sizes(settings)
+    # Two groups for each opponent, two replies of four tokens in each.
+    opponents = sizes.rows // 2
+    assert sizes == Sizes(2 * opponents, 256, 8, 3, 16, 256)
+    assert default_sizes(settings, rows=5, row_length=32, actions=7).rows == 5
+    supervised = read_settings({**small_config, "sepo": {"steps": 0}})
+    assert default_sizes(supervised).rows == 8
+    with pytest.raises(ValueError, match="no room for 32 action tokens"):
+        default_sizes(settings, row_length=32, actions=32)
+    with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
+        default_sizes(settings, rows=0)
+    batch = batch_shapes(dataclasses.replace(TINY, rows=10), (2, 3), None)
+    assert batch.tokens.shape == (2, 3, 2, 16) and batch.path.shape == (2, 3, 2, 3, 2)
+
+
+@pytest.mark.parametrize("kind", ["pmap", "mesh"])
+def test_report_of_local_devices(small_config, kind):
+    small_config["parallel"] = {"kind": kind, "devices": 2, "fsdp": 2 if kind == "mesh" else 1}
+    small_config["algorithm"] = {"name": "grpo", "overrides": {"kl_weight": 0.1}}
+    small_config["rollout"] |= {"slots": 4, "exchange_interval": 2}
+    settings = read_settings(small_config)
+    report = dry_run(settings, jax.devices(), TINY, chip=CHIPS["TPU v5 lite"])
+    rows = {row.name: row for row in report.rows}
+    expected = ["update", "score", "fuse", "admit", "decode"]
+    if kind == "mesh":
+        expected += ["fuse, sharded", "admit, sharded", "decode, sharded"]
+    assert list(rows) == expected and report.fits is True
+    update = rows["update"]
+    assert update.error is None and update.chips == 2 and report.num_chips == 2
+    # Gradients are summed over the devices: at least 4 bytes a parameter cross.
+    reduced = update.work.collectives["all-reduce"].num_bytes
+    assert reduced >= 4 * report.num_parameters * (1 if kind == "pmap" else 0.4)
+    # A chip holds parameters, two moments and a few counters: whole, or about half of them.
+    whole = 12 * report.num_parameters
+    assert report.state_bytes == pytest.approx(whole if kind == "pmap" else whole / 2, rel=0.05)
+    assert update.arguments >= report.state_bytes
+    assert rows["decode"].resident == report.state_bytes
+    assert rows["decode"].work.flops > 0 and rows["decode"].work.unknown_loops == 0
+    text = render(report)
+    for part in ("all-reduce", "temporaries", "verdict: fits", f"parallel.kind={kind}"):
+        assert part in text
+
+
+def test_nothing_is_materialised(small_config):
+    # 7 billion parameters of shapes: the sizes are known in seconds, without memory for them.
+    small_config["policy"] |= {
+        "vocab_size": 32000, "hidden_size": 4096, "num_layers": 32, "num_heads": 32,
+        "num_kv_heads": 32, "intermediate_size": 11008,
+    }  # fmt: skip
+    policy = shape_policy(read_settings(small_config).policy)
+    params = jax.eval_shape(policy.init, jax.random.key(0))
+    # Llama 2 7B (6,738,415,616) less its separate output projection of 32000 * 4096.
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 6_738_415_616 - 32000 * 4096
+
+
+def test_topologies_that_cannot_be_described(monkeypatch):
+    with pytest.raises(ValueError, match=r"not of the form.*v5e:2x2"):
+        describe_topology("v5e")
+    with pytest.raises(ValueError, match="v5e"):
+        describe_topology("v5f:2x2")
+    monkeypatch.setitem(sys.modules, "libtpu", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install sepo_jax\[tpu\]"):
+        describe_topology("v5e:2x2")
+    assert chips.chip_of(jax.devices()[0]) is None
+
+
+def test_main_tells_what_is_missing():
+    program = [sys.executable, "experiments/dry_run.py", "--config=configs/sepo/kuhn.py"]
+    topology = "v5e:2x2" if importlib.util.find_spec("libtpu") is None else "v5e:2by2"
+    run = subprocess.run(
+        [*program, f"--topology={topology}"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 2
+    assert len(run.stderr.strip().splitlines()) == 1
+    assert "libtpu" in run.stderr or "not of the form" in run.stderr
+
+
+def test_update_and_generation_compile_for_a_slice(small_config):
+    pytest.importorskip("libtpu")
+    with pytest.raises(ValueError, match=r"refused by libtpu.*3x5"):
+        describe_topology("v5e:3x5")
+    small_config["parallel"] = {"kind": "mesh", "fsdp": 2}
+    report = dry_run(read_settings(small_config), describe_topology("v5e:2x2"), TINY)
+    assert report.chip.name == "TPU v5e" and report.num_chips == 4 and report.fits is True
+    assert report.rows[0].work.collectives
