@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from .roll_call import name_processes, refuse_loopback, roll_call, split_address
+from .roll_call import name_processes, refuse_loopback, roll_call
 from .settings import differences
 
 # The end of a run is a barrier of its own, so that processes leave together.
@@ -60,12 +60,12 @@ def connect(
         raise ValueError(f"the limit for starting must be positive seconds, got {limit:g}")
     given = {"coordinator": coordinator, "num_processes": num_processes, "process_id": process_id}
     given = {name: value for name, value in given.items() if value is not None}
+    if (num_processes == 1 and not process_id) or not (given or from_environment):
+        return
     if coordinator:
         refuse_loopback(coordinator)
     if from_environment and len(given) < 3:
         _initialize(coordinator, num_processes, process_id, limit)
-        return
-    if not given or (num_processes == 1 and not process_id):
         return
     missing = {"coordinator", "num_processes", "process_id"} - given.keys()
     if missing:
@@ -78,7 +78,6 @@ def connect(
             f"--process_id must be 0 to {num_processes - 1} for --num_processes={num_processes}, "
             f"got {process_id}"
         )
-    split_address(coordinator)
     roll_call(coordinator, num_processes, process_id, limit)
     _initialize(coordinator, num_processes, process_id, limit)
 
@@ -86,7 +85,11 @@ def connect(
 def _initialize(coordinator, num_processes, process_id, limit: float) -> None:
     complete = None not in (coordinator, num_processes, process_id)
     # JAX would end the process by a signal at its own limit; ours comes first and says why.
-    with _end_after(limit, f"JAX did not connect all processes within {limit:g} s"):
+    message = (
+        f"JAX did not connect all processes within {limit:g} s. Start the same command on every "
+        "host; with --coordinator, --num_processes and --process_id the missing ones are named"
+    )
+    with _end_after(limit, message):
         try:
             jax.distributed.initialize(
                 coordinator,

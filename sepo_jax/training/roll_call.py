@@ -126,41 +126,26 @@ def _listen(coordinator: str, num_processes: int, limit: float) -> None:
 
 def _admit(hello, callers, num_processes, connection, address) -> Exception | None:
     """Notes a caller; the reason to stop when it does not fit. Strangers are hung up on."""
-    if not isinstance(hello, dict) or not hello.keys() >= {"process", "of"}:
+    process, of = (hello.get(key) if isinstance(hello, dict) else None for key in ("process", "of"))
+    if not (isinstance(process, int) and isinstance(of, int)):
         connection.close()
         return None
-    process, of = hello["process"], hello["of"]
-    twice = process in callers or process == 0
-    if not twice:
-        callers[process] = connection
-    if of != num_processes:
-        return ValueError(f"process {process} has --num_processes={of}, process 0 {num_processes}")
-    if twice:
+    if process in callers:
         _send(connection, {"problem": f"--process_id={process} is taken", "kind": "ValueError"})
         return ValueError(f"two processes have --process_id={process}, one of them at {address}")
+    callers[process] = connection
+    if of != num_processes:
+        return ValueError(f"process {process} has --num_processes={of}, process 0 {num_processes}")
     return None
 
 
 def _call(coordinator: str, num_processes: int, process_id: int, limit: float) -> None:
-    deadline = time.monotonic() + limit
-    address = split_address(coordinator)
-    while True:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise TimeoutError(
-                f"process 0 of {num_processes} missing: process {process_id} did not reach it at "
-                f"{coordinator} within {limit:g} s{_hint(coordinator)}"
-            )
-        try:
-            connection = socket.create_connection(address, timeout=remaining)
-            break
-        except OSError:
-            time.sleep(min(_RETRY_SECONDS, max(remaining, 0.0)))
+    connection = _reach(coordinator, num_processes, process_id, limit)
     with connection:
         _send(connection, {"process": process_id, "of": num_processes})
         # Process 0 may have started later; its own limit decides.
         verdict = _read(connection, limit + _GRACE_SECONDS)
-    if not isinstance(verdict, dict):
+    if not isinstance(verdict, dict) or "problem" not in verdict:
         raise ConnectionError(
             f"whoever listens at coordinator {coordinator} ended the roll call; see process 0's "
             "output, or choose another port"
@@ -168,6 +153,26 @@ def _call(coordinator: str, num_processes: int, process_id: int, limit: float) -
     if verdict["problem"]:
         kind = {"TimeoutError": TimeoutError}.get(verdict["kind"], ValueError)
         raise kind(verdict["problem"])
+
+
+def _reach(coordinator: str, num_processes: int, process_id: int, limit: float) -> socket.socket:
+    deadline = time.monotonic() + limit
+    reason = "no answer"
+    while (remaining := deadline - time.monotonic()) > 0:
+        try:
+            connection = socket.create_connection(split_address(coordinator), timeout=remaining)
+        except OSError as error:
+            reason = error.strerror or str(error)
+        else:
+            # A port nobody listens at may be given to the caller itself.
+            if connection.getsockname() != connection.getpeername():
+                return connection
+            connection.close()
+        time.sleep(min(_RETRY_SECONDS, max(deadline - time.monotonic(), 0.0)))
+    raise TimeoutError(
+        f"process 0 of {num_processes} missing: process {process_id} did not reach it at "
+        f"{coordinator} within {limit:g} s ({reason}){_hint(coordinator)}"
+    )
 
 
 def _send(connection: socket.socket, content: dict) -> None:
