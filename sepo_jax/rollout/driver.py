@@ -49,6 +49,7 @@ class Completion:
 
 
 WHOLE_SOFTMAX = Sampling()
+SHORTEST_WIDTH = 16  # prompts below it share one compiled admission
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,8 @@ def _needed(policy: Policy, requests: Iterable[Request], options: EngineOptions)
             f"a prompt of {longest} tokens and {options.max_action_tokens} action tokens exceed "
             f"the policy's {policy.config.max_positions} positions; shorten one of them"
         )
-    return min(bucket(longest + options.max_action_tokens), policy.config.max_positions)
+    needed = max(longest, SHORTEST_WIDTH) + options.max_action_tokens
+    return min(bucket(needed), policy.config.max_positions)
 
 
 def _admit_wave(policy, params, state, wave, options, capacity, seed, step):
@@ -152,7 +154,8 @@ def _admit_wave(policy, params, state, wave, options, capacity, seed, step):
     row = {prompt: index for index, prompt in enumerate(prompts)}
     lengths = np.zeros(bucket(len(prompts)), np.int32)
     lengths[: len(prompts)] = [len(prompt) for prompt in prompts]
-    tokens = np.zeros((len(lengths), min(bucket(int(lengths.max())), capacity)), np.int32)
+    width = min(bucket(max(int(lengths.max()), SHORTEST_WIDTH)), capacity)
+    tokens = np.zeros((len(lengths), width), np.int32)
     for index, prompt in enumerate(prompts):
         tokens[index, : len(prompt)] = prompt
     source = np.full(options.slots, -1, np.int32)

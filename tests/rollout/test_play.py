@@ -7,7 +7,15 @@ import pytest
 from sepo_jax.domains import Kuhn
 from sepo_jax.forest import equal, pack
 from sepo_jax.policy import ModelConfig, Policy, Sampling, train_tokenizer
-from sepo_jax.rollout import EngineOptions, Request, decision_segments, play, run_requests
+from sepo_jax.rollout import (
+    EngineOptions,
+    Request,
+    admit,
+    decision_segments,
+    decode,
+    play,
+    run_requests,
+)
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +127,27 @@ def test_an_action_stops_at_its_first_end_token_or_at_the_limit(agent):  # B01
         assert forest.truncated[segment] == (not ended)
         assert not any(token in policy.end_ids for token in tokens[:-1])
         assert ended or len(tokens) == 3
+
+
+@pytest.mark.slow
+def test_compilations_are_bounded_by_the_buckets(agent):  # H01
+    policy, params = agent
+
+    def complete(length):
+        requests = [Request(tuple(range(1, length + 1)), group=0, member=0)]
+        options = EngineOptions(slots=2, max_action_tokens=2)
+        run_requests(policy, params, requests, lambda *_: [], options, seed=0)
+
+    before = admit._cache_size(), decode._cache_size()
+    for length in range(1, 51):
+        complete(length)
+    first = admit._cache_size(), decode._cache_size()
+    # Widths 16, 24, 32, 48, 64, and capacities 24, 32, 48, 64 that hold them.
+    assert first[0] - before[0] <= 8
+    assert first[1] - before[1] <= 4
+    for length in range(1, 51):
+        complete(length)
+    assert (admit._cache_size(), decode._cache_size()) == first
 
 
 def test_bad_input(agent):
