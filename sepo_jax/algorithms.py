@@ -140,7 +140,7 @@ class Algorithm:
         for field in ("gamma", "gae_lambda", "lambda_prefix"):
             if not 0 <= getattr(self, field) <= 1:
                 raise ValueError(f"{field} lies in [0, 1], got {getattr(self, field)}")
-        for wrong, why in _contradictions(self):
+        for wrong, why in (*_contradictions_of_credit(self), *_contradictions_of_loss(self)):
             if wrong:
                 raise ValueError(f"algorithm {self.name!r}: {why}")
 
@@ -150,9 +150,8 @@ class Algorithm:
         return self.compare in TRAJECTORY_COMPARISONS
 
 
-def _contradictions(row: Algorithm) -> list[tuple[bool, str]]:
+def _contradictions_of_credit(row: Algorithm) -> list[tuple[bool, str]]:
     """Pairs of choices that make no sense together, and what to do instead."""
-    clipped = row.clip_low is not None or row.clip_high is not None
     no_group = row.baseline in ("none", "critic")
     return [
         (
@@ -171,6 +170,17 @@ def _contradictions(row: Algorithm) -> list[tuple[bool, str]]:
             row.scale != "none" and row.baseline != "mean",
             f"scale={row.scale!r} belongs to baseline='mean'; set scale='none'",
         ),
+        (
+            row.returns == "one" and row.compare != "none",
+            "equal returns cannot be compared; set compare='none'",
+        ),
+    ]
+
+
+def _contradictions_of_loss(row: Algorithm) -> list[tuple[bool, str]]:
+    """As above, for what the objective reads."""
+    clipped = row.clip_low is not None or row.clip_high is not None
+    return [
         (
             row.ratio == "none" and clipped,
             "ratio='none' leaves nothing to clip; set clip_low and clip_high to None",
@@ -207,10 +217,6 @@ def _contradictions(row: Algorithm) -> list[tuple[bool, str]]:
         (
             row.value_weight > 0 and row.baseline != "critic",
             "value_weight trains a critic; set baseline='critic'",
-        ),
-        (
-            row.returns == "one" and row.compare != "none",
-            "equal returns cannot be compared; set compare='none'",
         ),
     ]
 

@@ -24,6 +24,14 @@ PROMPT = 2  # tokens 0 and 1 are the actions
 SIZES = {"B": 1, "T": 16, "S": 16, "A": 16, "Q": 8}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _compile_fast():
+    """Dozens of small programs run once each: spend less on optimising them."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 class BernoulliPolicy(NamedTuple):
     """P(action 1) = sigmoid of params[0] at first, of params[1 + a1] after action a1."""
 

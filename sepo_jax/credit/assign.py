@@ -362,6 +362,8 @@ def _finish(work: _Work, token_credit, metrics: dict[str, Mean]) -> Credit:
     acted = forest.is_action[owner] & (segment_weight[owner] > 0)
     advantage, target = token_credit or (work.segment_advantage[owner], np.zeros(len(owner)))
     advantage = np.where(acted, advantage, 0.0)
+    if work.algorithm.compare == "none" and work.algorithm.returns in ("to_go", "immediate"):
+        work.path_advantage[:] = _mean_over_tokens(work, owner, advantage, acted)
     path_advantage = np.where(path_weight > 0, work.path_advantage, 0.0)
     count = float(acted.sum())
     if forest.is_action.any() and not count:
@@ -378,6 +380,14 @@ def _finish(work: _Work, token_credit, metrics: dict[str, Mean]) -> Credit:
             "advantage_abs": Mean(np.abs(advantage).sum(), count),
         },
     )
+
+
+def _mean_over_tokens(work: _Work, owner, advantage, acted) -> np.ndarray:
+    """Mean advantage of the action tokens of each path, [L]: for ratios of whole paths."""
+    size, leaf, segment = work.forest.num_segments, work.actions.leaf, work.actions.segment
+    summed, counted = (np.bincount(owner, values, size) for values in (advantage, acted))
+    totals = np.bincount(leaf, summed[segment], len(work.leaves))
+    return totals / np.maximum(np.bincount(leaf, counted[segment], len(work.leaves)), 1)
 
 
 def _warn_small(groups_of_one: Mean, unit: str) -> None:

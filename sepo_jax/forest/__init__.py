@@ -1,17 +1,16 @@
 """Forests of segments: the data model of everything sampled, its packing, and its files."""
 
 from sepo_jax.forest.batch import Batch, batch_sizes, bucket, fill
+from sepo_jax.forest.builder import ForestBuilder, observation_hash, paths
 from sepo_jax.forest.data import (
     NO_EPISODE,
     NO_EVENT,
     NO_PARENT,
     Forest,
-    ForestBuilder,
     concatenate,
     equal,
-    observation_hash,
 )
-from sepo_jax.forest.packing import pack, paths, unpack
+from sepo_jax.forest.packing import pack, unpack
 from sepo_jax.forest.storage import load, save
 
 __all__ = [

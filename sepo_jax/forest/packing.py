@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from sepo_jax.forest.batch import Batch, bucket, empty_batch
-from sepo_jax.forest.data import NO_EVENT, NO_PARENT, SEGMENT_FIELDS, Forest, ForestBuilder
+from sepo_jax.forest.data import NO_EVENT, NO_PARENT, Forest
 
 
 @dataclasses.dataclass
@@ -368,35 +368,3 @@ def unpack(batch: Batch, like: Forest) -> Forest:
         is_action=is_action,
         behavior_logp=behavior_logp,
     )
-
-
-def paths(forest: Forest) -> Forest:
-    """A forest without branching: each leaf path a tree of its own, in the order of `leaves()`.
-
-    Shared tokens are repeated. Every episode keeps its return; an event keeps the members of its
-    first path, as a later copy is the same output again.
-    """
-    builder = ForestBuilder(forest.metadata)
-    counted: set[int] = set()
-    earned: set[tuple[int, int]] = set()
-    names = [name for name in SEGMENT_FIELDS if name not in ("parent", "is_action")]
-    for leaf in forest.leaves():
-        parent, episode = NO_PARENT, int(forest.episode[leaf])
-        for segment in forest.path(int(leaf)):
-            here = slice(forest.offsets[segment], forest.offsets[segment + 1])
-            fields = {name: getattr(forest, name)[segment] for name in names}
-            if segment in counted:
-                fields |= {"event": NO_EVENT, "event_size": 0}
-            if (segment, episode) in earned:
-                fields["reward"] = 0.0
-            counted.add(segment)
-            earned.add((segment, episode))
-            parent = builder.add(
-                forest.tokens[here],
-                parent,
-                is_action=forest.is_action[segment],
-                behavior_logp=forest.behavior_logp[here],
-                entropy=forest.entropy[here],
-                **fields,
-            )
-    return builder.build()
