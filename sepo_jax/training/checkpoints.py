@@ -15,6 +15,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from .distributed import from_first, together
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -95,6 +97,23 @@ class Checkpoints:
             step,
             str(error).splitlines()[0] if str(error) else type(error).__name__,
         )
+
+
+def newest_on_all(checkpoints: Checkpoints | None, fresh: Any) -> tuple[int, Any]:
+    """Number and state of the newest readable checkpoint, or (0, `fresh`), on every process.
+
+    Args:
+      checkpoints: those of process 0, which alone reads; None on the others.
+      fresh: a state of the same tree, the same on all processes.
+
+    Raises:
+      ValueError: the checkpoint holds another tree; raised on every process.
+    """
+    found = together(lambda: checkpoints.restore(fresh) if checkpoints is not None else None)
+    step, state = (0, fresh) if found is None else found
+    structure = jax.tree.structure(fresh)
+    step, leaves = from_first((step, jax.tree.leaves(state)))
+    return int(step), jax.tree.unflatten(structure, leaves)
 
 
 def describe(state: Any) -> dict[str, str]:

@@ -23,7 +23,7 @@ from ..names import check_option
 from ..objective import make_objective
 from ..policy import Policy, save_hf
 from .batches import BatchMaker, read_value
-from .checkpoints import Checkpoints
+from .checkpoints import Checkpoints, newest_on_all
 from .distributed import (
     barrier,
     check_same_config,
@@ -196,7 +196,7 @@ class StageRunner:
             place = self.directory.path / "checkpoints" / stage.name
             checkpoints = Checkpoints(place, settings.checkpoint.keep)
         state = jax.tree.map(jax.numpy.asarray, init_state(params, optimizer))
-        first, state = _newest(checkpoints, state)
+        first, state = newest_on_all(checkpoints, state)
         if first < numbers.steps:
             self._drop_lines_after(stage.name, first)
         state = self._steps(stage, numbers, maker, update, checkpoints, state, first)
@@ -268,14 +268,6 @@ class StageRunner:
         self.directory.append("metrics.jsonl", record)
         shown = {k: f"{record[k]:.3g}" for k in ("loss", "exact/nash_conv") if k in record}
         bar.set_postfix(shown)
-
-
-def _newest(checkpoints: Checkpoints | None, fresh: TrainState) -> tuple[int, TrainState]:
-    """Steps done and state of process 0's newest checkpoint, or of the start, on every process."""
-    found = together(lambda: checkpoints.restore(fresh) if checkpoints is not None else None)
-    step, state = (0, fresh) if found is None else found
-    step, state = from_first((step, TrainState(*state)))
-    return int(step), state
 
 
 class Clock:
