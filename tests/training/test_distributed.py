@@ -24,6 +24,7 @@ ENVIRONMENT = os.environ | {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling is most of the time here
 }
 
 
