@@ -74,6 +74,8 @@ def train(
 ) -> Run:
     """Runs every stage of a config: SFT, SEPO, evaluation, report.
 
+    Several processes joined by `distributed.connect` all call it with the same arguments.
+
     Args:
       config: a ConfigDict, mapping or `Settings`.
       objective: for the reinforcement-learning stage, in place of the config's algorithm: an
@@ -88,7 +90,8 @@ def train(
     Raises:
       FileExistsError: the directory holds a run and `resume` is false.
       FileNotFoundError: nothing to resume, or no such policy directory.
-      ValueError: an unknown or mistyped config field, or a config that differs at resume.
+      ValueError: an unknown or mistyped config field, or a config that differs at resume or
+        between processes; what stops one process stops all.
       NonFiniteError: a metric became NaN or infinite; step and metric are named.
     """
     settings = together(lambda: read_settings(config))
