@@ -59,12 +59,14 @@ class Units(NamedTuple):
       advantage: float32.
       weight: float32; 0 leaves a unit out.
       total: what the sum over units is divided by.
+      once: units that metrics count: each once, where weights may count repeated copies, bool.
     """
 
     log_ratio: chex.Array
     advantage: chex.Array
     weight: chex.Array
     total: chex.Array
+    once: chex.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +235,8 @@ def _units(row: Algorithm, batch: Batch, weighing: Weighing, log_ratio: chex.Arr
     counted = weighing.counted
     advantage = jnp.where(counted, batch.advantage, 0.0)
     if row.ratio in ("none", "token"):
-        return Units(log_ratio, advantage, weighing.token, weighing.total)
+        once = counted & batch.primary
+        return Units(log_ratio, advantage, weighing.token, weighing.total, once)
     sums = _per_segment(log_ratio, batch)
     if row.ratio == "sequence" and row.compares_trajectories:
         acts = _per_segment(counted.astype(jnp.float32), batch) > 0
@@ -245,15 +248,15 @@ def _units(row: Algorithm, batch: Batch, weighing: Weighing, log_ratio: chex.Arr
         if row.reduce != "sequence_mean":
             weight = weight * weighing.length
         total = weight.sum() if row.reduce == "token_mean" else weighing.total
-        return Units(combined, batch.path_advantage, weight, total)
+        return Units(combined, batch.path_advantage, weight, total, weight > 0)
     tokens = _per_segment(counted.astype(jnp.float32), batch)
+    present = batch.segment_mask & (tokens > 0)
     weight = _per_segment(weighing.token, batch)
     mean_advantage = _per_segment(advantage, batch) / jnp.maximum(tokens, 1.0)
     if row.ratio == "sequence":
         if row.ratio_scale == "mean":
             sums = sums / jnp.maximum(tokens, 1.0)
-        return Units(sums, mean_advantage, weight, weighing.total)
-    present = batch.segment_mask & (tokens > 0)
+        return Units(sums, mean_advantage, weight, weighing.total, present)
     combined, complete = set_log_ratio(
         sums.reshape(-1),
         batch.event.reshape(-1),
@@ -267,7 +270,7 @@ def _units(row: Algorithm, batch: Batch, weighing: Weighing, log_ratio: chex.Arr
     weight = _per_event(weight, batch)
     if row.reduce == "event_mean":
         weight = complete.astype(jnp.float32)
-    return Units(combined, mean_advantage, weight, weighing.total)
+    return Units(combined, mean_advantage, weight, weighing.total, complete)
 
 
 def _complete_events(batch: Batch, segment_counts: chex.Array) -> chex.Array:
@@ -334,8 +337,7 @@ def _metrics(row: Algorithm, batch: Batch, weighing: Weighing, units: Units, sco
         gap = masked_log_ratio(scores.logp, batch.reference_logp, once)
         metrics["kl_reference"] = per_token(guarded_ratio(-gap) - 1.0 + gap)
     if row.ratio != "none":
-        takes_part = units.weight > 0
-        unit_count = takes_part.sum(dtype=jnp.float32)
+        unit_count = units.once.sum(dtype=jnp.float32)
         stopped = clip_fraction(
             units.log_ratio, units.advantage, clip_low=row.clip_low, clip_high=row.clip_high
         )
@@ -345,7 +347,7 @@ def _metrics(row: Algorithm, batch: Batch, weighing: Weighing, units: Units, sco
             "clip_fraction": stopped,
         }
         for name, value in values.items():
-            metrics[name] = Mean(masked_sum(value, takes_part), unit_count)
+            metrics[name] = Mean(masked_sum(value, units.once), unit_count)
     if row.ratio == "event":
         slots = jnp.arange(batch.event.size)
         exists = jnp.isin(slots, batch.event.reshape(-1))

@@ -88,6 +88,7 @@ def loss_of(row, forest, params=LOGP, **known):
         ("srpo", {}, (-1.2 + 1.3) / 2),
         # Geometric mean 1.1, clipped to 1 + 4e-4.
         ("gspo", {}, (-1.0004 + 1.3) / 2),
+        ("gspo", {"clip_low": None, "clip_high": None}, (-1.1 + 1.3) / 2),
         # Log-probabilities times returns 1 and 0; the same with return 1 for all.
         ("reinforce", {}, (0.5 + 1.0) / 3),
         ("sft", {}, (0.5 + 1.0 + 1.5) / 3),

@@ -73,7 +73,8 @@ def rich_forest(seed=0):
             for branch in range(1 + (member == 0)):
                 missing = (group, member, branch) == (1, 1, 0)
                 reward = NAN if missing else rng.normal()
-                act(seen, 1 + branch, reward=reward, truncated=(group, member) == (2, 2))
+                length = 3 + branch if member == 0 else 1
+                act(seen, length, reward=reward, truncated=(group, member) == (2, 2))
             if (group, member) != (3, 2):
                 act(second, 2, reward=rng.normal(), agent=1, **event)
     return builder.build()
@@ -86,13 +87,13 @@ def quietly(function, *arguments, **named):
 
 
 FOREST = rich_forest()
-LONGEST = 2 + 3 + 1 + 2
+LONGEST = 2 + 1 + 1 + 4  # both branches of a trunk do not fit: it is repeated
 RNG = np.random.default_rng(5)
 KNOWN = {
     "values": np.float32(RNG.normal(size=FOREST.num_tokens)),
     "reference_logp": np.float32(-2.4 + 0.4 * RNG.normal(size=FOREST.num_tokens)),
 }
-WIDE = {"B": 24, "T": 64, "S": 32, "A": 48, "Q": 16}
+WIDE = {"B": 24, "T": 64, "S": 32, "A": 64, "Q": 16}
 CONTEXT = ContextPolicy()
 PARAMS = jnp.float32(0.4 * RNG.normal(size=(VOCABULARY, VOCABULARY)))
 
@@ -125,6 +126,7 @@ def test_layout_changes_nothing(name):
     make = partial(quietly, prepare, row, FOREST, at_least=WIDE, **KNOWN)
     separate, packed = make(row_length=LONGEST)[0], make(row_length=64)[0]
     assert packed.path_mask.any(-1).sum() < separate.path_mask.any(-1).sum()
+    assert (separate.action_mask & ~separate.primary).any()  # repeated trunks
     expected = gradient_of(row)(PARAMS, separate)
     assert np.isfinite(expected[0][0]) and largest(expected[1]) > 1e-3
     order = np.random.default_rng(0).permutation(WIDE["B"])
