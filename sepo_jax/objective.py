@@ -267,10 +267,7 @@ def _units(row: Algorithm, batch: Batch, weighing: Weighing, log_ratio: chex.Arr
     )
     members = _per_event(present.astype(jnp.float32), batch)
     mean_advantage = _per_event(mean_advantage, batch) / jnp.maximum(members, 1.0)
-    weight = _per_event(weight, batch)
-    if row.reduce == "event_mean":
-        weight = complete.astype(jnp.float32)
-    return Units(combined, mean_advantage, weight, weighing.total, complete)
+    return Units(combined, mean_advantage, _per_event(weight, batch), weighing.total, complete)
 
 
 def _complete_events(batch: Batch, segment_counts: chex.Array) -> chex.Array:
