@@ -210,8 +210,8 @@ def _trips(loop: _Instruction, computations) -> int | None:
     known = _TRIPS.search(loop.rest)
     if known:
         return int(known.group(1))
-    condition = next((callee for role, callee in loop.called if role == "condition"), None)
-    instructions = computations.get(condition, [])
+    called = dict(loop.called)
+    instructions = computations.get(called.get("condition"), [])
     compares = any("direction=LT" in instruction.rest for instruction in instructions)
     for instruction in instructions:
         compares |= any(
@@ -219,14 +219,33 @@ def _trips(loop: _Instruction, computations) -> int | None:
             for _, callee in instruction.called
             for inner in computations.get(callee, [])
         )
-    limits = [
-        int(match.group(1))
-        for instruction in instructions
-        if instruction.opcode == "constant" and not instruction.result[0].shape
-        for match in [re.match(r"\((\d+)\)", instruction.rest)]
-        if match and instruction.result[0].kind in ("s32", "s64", "u32")
-    ]
-    return limits[0] if compares and len(limits) == 1 else None
+    limits = [value for value in map(_integer, instructions) if value is not None]
+    if not compares or len(limits) != 1:
+        return None
+    return -(-limits[0] // _step(instructions, computations.get(called.get("body"), [])))
+
+
+def _integer(instruction: _Instruction) -> int | None:
+    if instruction.opcode != "constant" or instruction.result[0].kind not in ("s32", "s64", "u32"):
+        return None
+    match = re.match(r"\((\d+)\)", instruction.rest)
+    return int(match.group(1)) if match else None
+
+
+def _step(condition: list[_Instruction], body: list[_Instruction]) -> int:
+    """By how much the counter that `condition` reads grows in `body`; an unrolled loop's is > 1."""
+    reads = [i for i in condition if i.opcode == "get-tuple-element"]
+    index = re.search(r"index=(\d+)", reads[0].rest) if len(reads) == 1 else None
+    if index is None or not body or int(index.group(1)) >= len(body[-1].operands):
+        return 1
+    table = {instruction.name: instruction for instruction in body}
+    grown = table.get(body[-1].operands[int(index.group(1))])
+    while grown is not None and grown.opcode in ("copy", "bitcast"):
+        grown = table.get(grown.operands[0])
+    if grown is None or grown.opcode != "add":
+        return 1
+    steps = [_integer(table[name]) for name in grown.operands if name in table]
+    return next((step for step in steps if step), 1)
 
 
 def _product_flops(instruction: _Instruction, table) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,10 +24,10 @@ from .settings import ParallelSettings
 # First match wins; a dimension that its axis does not divide stays whole. Scanned layers put the
 # layer axis first.
 SHARDING_RULES: tuple[tuple[str, PartitionSpec], ...] = (
-    (r"embedding", PartitionSpec("tensor", "fsdp")),
+    (r"embedding", PartitionSpec("fsdp", "tensor")),
     (r"(q|k|v|gate|up)_proj\W+kernel", PartitionSpec(None, "fsdp", "tensor")),
     (r"(o|down)_proj\W+kernel", PartitionSpec(None, "tensor", "fsdp")),
-    (r"head\W+kernel", PartitionSpec("fsdp", "tensor")),
+    (r"head\W+kernel", PartitionSpec("tensor", "fsdp")),
     (r".*", PartitionSpec()),
 )
 
@@ -147,7 +148,7 @@ class Parallel:
         return alone
 
     def _compile_mesh(self, make: Callable, objective: Any) -> Callable:
-        update = make(SharedObjective(objective))
+        update = make(SharedObjective(objective, self.mesh))
         rows = NamedSharding(self.mesh, PartitionSpec(None, MESH_AXES))
         everywhere = NamedSharding(self.mesh, PartitionSpec())
 
@@ -166,8 +167,9 @@ class Parallel:
 class SharedObjective:
     """An objective over shares `[shares, rows, ...]`, summed; how a mesh sees one part."""
 
-    def __init__(self, objective: Any):
+    def __init__(self, objective: Any, mesh: Mesh):
         self.objective = objective
+        self.whole_rows = NamedSharding(mesh, PartitionSpec())
 
     def counts(self, batch: Any) -> Any:
         """Counts over all shares."""
@@ -175,10 +177,23 @@ class SharedObjective:
 
     def loss_given_counts(self, params: Any, batch: Any, counts: Any) -> Any:
         """Loss and metrics summed over all shares."""
-        parts = jax.vmap(self.objective.loss_given_counts, in_axes=(None, 0, None))(
+
+        def of_share(params, share, counts):
+            with nn.intercept_methods(self._keep_shares_apart):
+                return self.objective.loss_given_counts(params, share, counts)
+
+        parts = jax.vmap(of_share, in_axes=(None, 0, None), spmd_axis_name=MESH_AXES)(
             params, batch, counts
         )
         return jax.tree.map(lambda leaf: leaf.sum(0), parts)
+
+    def _keep_shares_apart(self, call, arguments, keywords, context) -> Any:
+        # Left alone, XLA gives every device all rows and a slice of the features, as the embedding
+        # has them: 16 times the activations on 16 devices, summed over all links in every layer.
+        result = call(*arguments, **keywords)
+        if isinstance(context.module, nn.Embed) and context.method_name == "__call__":
+            result = jax.lax.with_sharding_constraint(result, self.whole_rows)
+        return result
 
 
 def spread(array: np.ndarray, sharding: NamedSharding) -> jax.Array:

@@ -125,6 +125,12 @@ def test_products_and_traffic_of_a_literal_text():
     assert work.unknown_loops == 0
 
 
+def test_unrolled_loops_count_their_step():
+    # XLA unrolls by growing the counter by more than 1: 0, 3, 6 are below 8.
+    work = read_work(LOOP.replace("%one = s32[] constant(1)", "%one = s32[] constant(3)"))
+    assert work.flops == 3 * 2 * 16 * 4 * 6
+
+
 def test_loops_of_unknown_length_are_counted_and_run_once():
     work = read_work(LOOP.replace("direction=LT", "direction=NE"))
     assert (work.unknown_loops, work.flops) == (1, 2 * 16 * 4 * 6)
