@@ -76,7 +76,9 @@ def test_killed_and_resumed_equals_straight_bit_for_bit(small_config, tmp_path):
 
     for name in SAME:
         straight, killed = (tmp_path / run / name for run in ("straight", "killed"))
-        assert straight.read_bytes() == killed.read_bytes(), name
+        # The revision of the source may move while the test runs; nothing else may.
+        texts = [re.sub(r'"commit": "\w+"', "", path.read_text()) for path in (straight, killed)]
+        assert texts[0] == texts[1], name
     for name in ("policy/model.safetensors", "policy/tokenizer.json"):
         assert (tmp_path / "straight" / name).read_bytes() == (
             tmp_path / "killed" / name
