@@ -33,8 +33,9 @@ class ForestBuilder:
       >>> builder = ForestBuilder()
       >>> prompt = builder.add([5, 6, 7])
       >>> for reward in (0.0, 1.0):
-      ...     _ = builder.add([8, 9], prompt, is_action=True, behavior_logp=[-1.0, -0.5],
-      reward=reward) >>> builder.build().leaves()
+      ...     logp = [-1.0, -0.5]
+      ...     _ = builder.add([8, 9], prompt, is_action=True, behavior_logp=logp, reward=reward)
+      >>> builder.build().leaves()
       array([1, 2])
     """
 

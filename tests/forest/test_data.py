@@ -1,11 +1,13 @@
 """The forest data model: structure, refusals, concatenation, building."""
 
+import doctest
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+import sepo_jax.forest.builder as builder_module
 from sepo_jax.forest import (
     NO_EPISODE,
     NO_EVENT,
@@ -216,3 +218,8 @@ def test_observation_hash_is_stable_across_processes():  # C09: independent of P
         check=True,
     )
     assert int(result.stdout) == known
+
+
+def test_the_example_of_the_builder_runs():
+    result = doctest.testmod(builder_module)
+    assert result.attempted > 0 and result.failed == 0
