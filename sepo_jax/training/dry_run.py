@@ -8,8 +8,10 @@ functions are those of the training loop, laid out over the given devices by the
 
 import dataclasses
 import re
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import chex
@@ -175,6 +177,7 @@ class _Compiler:
     def __init__(self, settings, parallel, policy, params, sizes):
         self.settings, self.parallel, self.policy = settings, parallel, policy
         self.params, self.sizes = params, sizes
+        self.compile_row = partial(compile_row, tpu=parallel.devices[0].platform == "tpu")
         numbers = settings.sepo if settings.sepo.steps else settings.sft
         self.optimizer = make_optimizer(
             settings.optimizer,
@@ -202,7 +205,7 @@ class _Compiler:
         if parallel.kind == "mesh":
             sharding = NamedSharding(parallel.mesh, PartitionSpec(MESH_AXES))
         batch = batch_shapes(self.sizes, lead, sharding)
-        row, _ = compile_row("update", parallel.num_devices, function, (self.state, batch))
+        row, _ = self.compile_row("update", parallel.num_devices, function, (self.state, batch))
         if parallel.kind == "pmap" and row.error:
             # Shapes of a pmap carry the axis of devices; a chip holds one of them.
             row = dataclasses.replace(row, arguments=row.arguments // parallel.num_devices)
@@ -223,7 +226,7 @@ class _Compiler:
             lambda leaf: jax.ShapeDtypeStruct((devices * parts, *leaf.shape[2:]), leaf.dtype), batch
         )
         arguments = (self.policy, self._on_first(self.params), batch, jnp.float32(1.0))
-        return [compile_row("score", 1, score_parts, arguments, resident=self.state_bytes)[0]]
+        return [self.compile_row("score", 1, score_parts, arguments, resident=self.state_bytes)[0]]
 
     def generation(self, spread: bool) -> list[Row]:
         """Parameters into decoding form, admission of a full wave, and a round of decoding.
@@ -234,12 +237,12 @@ class _Compiler:
         settings, sizes, policy = self.settings, self.sizes, self.policy
         rollout, suffix = settings.rollout, ", sharded" if spread else ""
         chips = self.parallel.num_devices if spread else 1
-        compiled = partial(compile_row, resident=self.state_bytes)
+        compiled = partial(self.compile_row, resident=self.state_bytes)
         params = self.state.params if spread else self._on_first(self.params)
         if spread:
             # These are the resident parameters themselves.
             held = self.state_bytes - _bytes_per_chip(params)
-            compiled = partial(compile_row, resident=held)
+            compiled = partial(self.compile_row, resident=held)
         row, program = compiled(f"fuse{suffix}", chips, jax.jit(policy.fuse), (params,))
         fused = jax.eval_shape(policy.fuse, self.params)
         if program is not None:
@@ -252,13 +255,13 @@ class _Compiler:
         state = jax.eval_shape(
             lambda: init_slots(policy, rollout.slots, sizes.capacity, rollout.max_action_tokens)
         )
-        compiled = partial(compile_row, resident=self.state_bytes)
+        compiled = partial(self.compile_row, resident=self.state_bytes)
         inputs = _admission_shapes(rollout.slots, sizes)
         row, program = compiled(
             f"admit{suffix}",
             chips,
-            partial_lower(admit, capacity=sizes.capacity),
-            (policy, fused, state, *inputs),
+            admit,
+            (policy, fused, state, *inputs, sizes.capacity),
         )
         rows.append(row)
         if program is not None:
@@ -281,17 +284,6 @@ class _Compiler:
         if self.parallel.kind == "mesh":
             return jax.tree.map(_with_sharding, state, state_shardings(state, self.parallel.mesh))
         return self._on_first(state)
-
-
-class partial_lower:
-    """A jitted function with keyword arguments bound, that can still be lowered."""
-
-    def __init__(self, function: Any, **keywords: Any):
-        self.function, self.keywords = function, keywords
-
-    def lower(self, *arguments: Any) -> Any:
-        """Lowers the function."""
-        return self.function.lower(*arguments, **self.keywords)
 
 
 def batch_shapes(sizes: Sizes, lead: tuple[int, int], sharding: Any) -> Batch:
@@ -320,7 +312,12 @@ def batch_shapes(sizes: Sizes, lead: tuple[int, int], sharding: Any) -> Batch:
 
 
 def compile_row(
-    name: str, chips: int, function: Callable, arguments: tuple, resident: int = 0
+    name: str,
+    chips: int,
+    function: Callable,
+    arguments: tuple,
+    resident: int = 0,
+    tpu: bool = False,
 ) -> tuple[Row, Any]:
     """Compiles and reads a function; the row, and the compiled function or None.
 
@@ -330,9 +327,10 @@ def compile_row(
       function: has `lower`.
       arguments: shapes, and static arguments.
       resident: bytes that stay on the chip meanwhile and are no argument.
+      tpu: whether it is compiled for a TPU.
     """
     try:
-        compiled = function.lower(*arguments).compile()
+        compiled, text = _compile(function.lower(*arguments), tpu)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -350,11 +348,24 @@ def compile_row(
         aliased=memory.alias_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
         code=memory.generated_code_size_in_bytes,
-        work=read_work(compiled.as_text()),
+        work=read_work(text),
         counted_flops=counted.get("flops", 0.0),
         counted_bytes=counted.get("bytes accessed", 0.0),
     )
     return row, compiled
+
+
+def _compile(lowered: Any, tpu: bool) -> tuple[Any, str]:
+    """The compiled program and its HLO text."""
+    if not tpu:
+        compiled = lowered.compile()
+        return compiled, compiled.as_text()
+    # jaxlib cannot read back every instruction of a TPU's program; libtpu writes them all.
+    with tempfile.TemporaryDirectory() as directory:
+        options = {"xla_dump_to": directory, "xla_dump_hlo_as_text": True}
+        compiled = lowered.compile(compiler_options=options)
+        written = sorted(Path(directory).glob("*.after_optimizations.txt"))
+        return compiled, written[-1].read_text() if written else compiled.as_text()
 
 
 def memory_of_error(message: str) -> int | None:
