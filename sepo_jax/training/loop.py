@@ -152,8 +152,13 @@ def _choose_objective(settings: Settings, objective: Any) -> Any:
                 f'"my_module:my_function" on the Python path ({error})'
             ) from error
     if objective is None:
-        return get_algorithm(settings.algorithm.name, **settings.algorithm.overrides)
+        return configured_algorithm(settings)
     return objective
+
+
+def configured_algorithm(settings: Settings) -> Algorithm:
+    """The row of the table that the config names, with its overrides."""
+    return get_algorithm(settings.algorithm.name, **settings.algorithm.overrides)
 
 
 class StageRunner:
@@ -174,14 +179,16 @@ class StageRunner:
           reference: parameters that the KL terms refer to, or None for those before the stage.
         """
         settings, parallel = self.settings, self.parallel
+        updates = settings.optimizer.updates_per_batch
         optimizer = make_optimizer(
             settings.optimizer,
             numbers.learning_rate,
-            numbers.warmup_steps,
-            numbers.steps,
+            numbers.warmup_steps * updates,
+            numbers.steps * updates,
             numbers.final_learning_rate,
         )
-        algorithm = goal if isinstance(goal, Algorithm) else get_algorithm("grpo")
+        # An own loss reads advantages that the config's algorithm assigns.
+        algorithm = goal if isinstance(goal, Algorithm) else configured_algorithm(settings)
         if isinstance(goal, Algorithm):
             goal = make_objective(goal, self.policy, temperature=settings.rollout.temperature)
         maker = BatchMaker(
@@ -244,7 +251,8 @@ class StageRunner:
             clock.lap("update")
             last = step + 1 == numbers.steps
             if (step + 1) % settings.evaluation.every == 0 or last:
-                record |= self.judge.exact(self._params(placed))
+                updated = self._params(placed)
+                record |= stage.evaluate(updated) | self.judge.exact(updated)
                 clock.lap("evaluate")
             self._write(record, samples, clock, placed, bar)
             if (step + 1) % settings.checkpoint.every == 0 or last:

@@ -1,14 +1,18 @@
 """The two stages of a run: each turns a step number and the parameters into a batch to train on."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import chex
+import jax
 import numpy as np
 
+from ..credit import prepare
 from ..evaluation import nash_conv_of_table, policy_table
-from ..forest import Forest, ForestBuilder
+from ..forest import Batch, Forest, ForestBuilder
 from ..names import check_option, unknown
+from ..objective import Objective, make_objective
 from ..policy import Policy, Sampling, render
 from ..rollout import decision_segments, play
 from ..sepo import (
@@ -56,11 +60,22 @@ class SftStage:
         order = np.random.default_rng(settings.sft.data_seed).permutation(len(examples))
         self.validation = [examples[index] for index in order[:held_out]]
         self.training = [examples[index] for index in order[held_out:]]
+        self._batch = None
+        self._objective = make_objective("sft", policy, temperature=settings.rollout.temperature)
         if not self.training:
             raise ValueError(
                 f"sft.num_decisions={settings.sft.num_decisions} leaves no training data; "
                 "give at least 2"
             )
+
+    def evaluate(self, params: chex.ArrayTree) -> dict[str, float]:
+        """Loss of the held-out decisions: mean negative log-likelihood of a token, in nats."""
+        if self._batch is None:
+            row_length = self.settings.rollout.row_length
+            forest = supervised_forest(self.validation)
+            self._batch, _ = prepare(self._objective.algorithm, forest, row_length=row_length)
+        loss, _ = _evaluate(self._objective, params, self._batch)
+        return {"validation_loss": float(loss)}
 
     def data(self, step: int, params: chex.ArrayTree) -> StepData:
         """The decisions of one step."""
@@ -74,6 +89,11 @@ class SftStage:
                 )
             chosen.append(self.training[order[index]])
         return StepData(supervised_forest(chosen), {}, [])
+
+
+@partial(jax.jit, static_argnums=0)
+def _evaluate(objective: Objective, params: chex.ArrayTree, batch: Batch):
+    return objective(params, batch)
 
 
 def encode_example(policy: Policy, messages, reply: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -131,6 +151,10 @@ class SepoStage:
             if name not in known + special:
                 raise unknown(f"opponent of the {pool} pool", name, known + special)
         return tuple(chosen) or known
+
+    def evaluate(self, params: chex.ArrayTree) -> dict[str, float]:
+        """Nothing beside what the judge measures."""
+        return {}
 
     def data(self, step: int, params: chex.ArrayTree) -> StepData:
         """Plays the episodes of one step and rewards their decisions."""

@@ -109,6 +109,9 @@ def test_a_run_leaves_every_file_and_four_timings(small_config, tmp_path):  # H0
     for stage in ("untrained", "sft", "sepo"):
         assert 0 <= summary[f"{stage}/nash_conv"] <= 4
         assert 0 <= summary[f"{stage}/illegal_mass"] <= 1
+    # The held-out loss of a nearly untrained policy is near that of uniform tokens, log 300 = 5.7.
+    evaluated = read_lines(run.directory / "metrics.jsonl")[2]
+    assert evaluated["stage"] == "sft" and 5.0 < evaluated["validation_loss"] < 6.5
     # Replies are sampled token ids under the log-probabilities that the trainer finds again.
     last = read_lines(run.directory / "metrics.jsonl")[-1]
     assert last["ratio"] == pytest.approx(1.0, abs=1e-4)
