@@ -1,12 +1,14 @@
 """Package description of sepo_jax."""
 
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 setup(
     name="sepo_jax",
     version="0.1.0",
     description="Reinforcement learning for language-model agents that act strategically, in JAX",
-    long_description=open("README.md", encoding="utf-8").read(),
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",

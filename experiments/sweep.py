@@ -1,4 +1,4 @@
-"""Runs a config over its seeds and writes one results table.
+"""Runs a config over its seeds and writes one results table; runs that exist are gone on with.
 
     python experiments/sweep.py --config=configs/sepo/kuhn.py --write
 
@@ -30,21 +30,26 @@ def main() -> None:
     module = load_module(CONFIG.value)
     changes: list[dict] = []
     module.sweep(lambda **overrides: changes.append(overrides))
-    rows, summary = [], {}
+    if not changes:
+        raise ValueError(f"sweep(add) of {CONFIG.value} adds no run")
+    rows, summary, commits = [], {}, []
     for overrides in changes:
         config = load_config(CONFIG.value)
         config.update(overrides)
         start = time.perf_counter()
         directory = Path(RUNS.value) / f"{config.name}_seed{config.seed}"
-        summary = train(config, run_directory=directory).summary
-        minutes = (time.perf_counter() - start) / 60
+        # A run that is there is gone on with; one that is finished gives its summary at once.
+        resume = (directory / "config.json").exists()
+        summary = train(config, run_directory=directory, resume=resume).summary
+        minutes = None if resume else round((time.perf_counter() - start) / 60, 2)
+        commits.append(summary["commit"])
         figures = [round(summary[key], 5) for key in module.RESULT_COLUMNS]
-        rows.append([config.seed, *figures, round(minutes, 2)])
+        rows.append([config.seed, *figures, minutes])
     result = {
         "title": module.RESULT_TITLE,
         "command": f"python experiments/sweep.py --config={CONFIG.value} --write",
         "seeds": [row[0] for row in rows],
-        "commit": summary["commit"],
+        "commit": commits[0] if len(set(commits)) == 1 else "several",
         "versions": {
             key.removeprefix("versions/"): value
             for key, value in summary.items()

@@ -1,4 +1,4 @@
-"""Errors for options that do not exist: they name what was given, what is allowed, and the nearest."""
+"""Errors for options that do not exist: what was given, what is allowed, and the nearest."""
 
 import difflib
 from collections.abc import Iterable

@@ -129,6 +129,11 @@ class SepoStage:
         sepo = settings.sepo
         check_option("sepo.credit", sepo.credit, CREDITS)
         check_option("sepo.group_by", sepo.group_by, ("prompt", "deal", "opponent"))
+        if sepo.groups_per_opponent < 2 or sepo.groups_per_opponent % 2:
+            raise ValueError(
+                f"sepo.groups_per_opponent={sepo.groups_per_opponent} must be even: seats "
+                "alternate from one initial state to the next, and both must weigh the same"
+            )
         self.weights = SepoWeights(
             sepo.exploitability_weight,
             sepo.collusion_weight,
@@ -179,8 +184,6 @@ class SepoStage:
             known_gaps=self._known_gaps if credited else None,
         )
         forest = reward_decisions(forest, episodes[: len(training)], rewards)
-        if self.settings.sepo.group_by == "prompt":
-            forest = samples_of_prompts(forest)
         if self.settings.sepo.group_by == "prompt":
             forest = samples_of_prompts(forest)
         figures = evaluate(arrays, self.weights, self.scale, resamples=0)
