@@ -41,7 +41,8 @@ class Judge:
             figures["best_known/nash_conv"] = best.nash_conv
             self._tables("uniform", np.asarray(uniform))
             self._tables("best_known", np.asarray(best.policy))
-        self._summary(figures)
+        # A run that goes on keeps the revision and versions it was started with.
+        self._summary(figures | self._read_summary())
         self.final("untrained", params)
 
     def exact(self, params: chex.ArrayTree) -> dict[str, float]:
