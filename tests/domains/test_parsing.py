@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sepo_jax.domains import Kuhn
 from sepo_jax.domains.parsing import last_line, parse_word
 
+WORDS_OF_KUHN = ("PASS", "BET", "FOLD", "CALL")
 LEGAL = [("PASS", "BET"), ("FOLD", "CALL")]
 
 
@@ -33,6 +34,19 @@ LEGAL = [("PASS", "BET"), ("FOLD", "CALL")]
         ("do not BET", None),
         ("I won't BET", None),
         ("I won’t bet", None),
+        *((f"I {word} BET", None) for word in ("cant", "shouldnt", "Wouldnt", "AINT", "dont")),
+        *((f"I don{mark}t BET", None) for mark in "'’‘ʼ`´＇′"),
+        ("non-BET", None),
+        ("non\u2011BET", None),
+        ("BET-free", None),
+        ("alpha\u200bBET", None),
+        ("no\u200bt BET", None),
+        ("BET\u0301", None),
+        ("- BET", 1),
+        ("-BET", 1),
+        ("well-known spot: BET", 1),
+        ("Final action - `BET`", 1),
+        ("I want the pot: BET", 1),
         ("BETTING", None),
         ("BET2", None),
         ("ALPHABET", None),
@@ -43,7 +57,12 @@ LEGAL = [("PASS", "BET"), ("FOLD", "CALL")]
     ],
 )
 def test_examples(text, expected):
-    assert parse_word(text, ("PASS", "BET"), ("PASS", "BET", "FOLD", "CALL")) == expected
+    assert parse_word(text, ("PASS", "BET"), WORDS_OF_KUHN) == expected
+
+
+@pytest.mark.parametrize("text", ["re-CALL", "two-fold", "two-FOLD it is", "can´t CALL"])
+def test_compounds_and_negations_when_facing_a_bet(text):
+    assert parse_word(text, ("FOLD", "CALL"), WORDS_OF_KUHN) is None
 
 
 def stands_on_last_line(text: str, word: str) -> bool:
