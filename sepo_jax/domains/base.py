@@ -13,11 +13,12 @@ is written in the user message. An action is an index into `legal_actions()`, wh
 the canonical replies.
 """
 
+import contextlib
 import copy
 import hashlib
 import operator
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -164,6 +165,10 @@ class EpisodeFinished(ValueError):
     """A move was offered to an episode that is over."""
 
 
+class EpisodeFailed(ValueError):
+    """A move was offered to an episode whose opponent or rules raised an error in mid-move."""
+
+
 def stream(seed: int, *labels: object) -> random.Random:
     """An independent random stream for one purpose of one seed.
 
@@ -188,6 +193,18 @@ def check_integer(name: str, value: object, minimum: int) -> int:
     if number < minimum:
         raise ValueError(f"{name} must be at least {minimum}, not {number}")
     return number
+
+
+def check_action(name: str, action: object, legal: Sequence[str]) -> int:
+    """Returns the index that opponent `name` played; ValueError when it is none into `legal`."""
+    try:
+        index = operator.index(action)  # type: ignore[arg-type]
+    except TypeError:
+        index = -1
+    if not 0 <= index < len(legal):
+        allowed = ", ".join(f"{i} ({word})" for i, word in enumerate(legal))
+        raise ValueError(f"opponent {name} played {action!r}; allowed: {allowed}")
+    return index
 
 
 def resolve_opponent(
@@ -224,6 +241,8 @@ class Episode:
         round. Either way the decision is recorded with valid = False.
     """
 
+    _failure: str | None = None
+
     def __init__(
         self, opponent: Opponent, opponent_name: str, seed: int, on_invalid: str = "fallback"
     ):
@@ -243,8 +262,10 @@ class Episode:
         self.done = False
         self.decisions: list[Decision] = []
         self.rounds: list[Round] = []
-        self._opponent.reset(stream(self.seed, "opponent"))
-        self._start()
+        self._failure = None
+        with self._fails_on_error():
+            self._opponent.reset(stream(self.seed, "opponent"))
+            self._start()
         return self
 
     @property
@@ -259,8 +280,13 @@ class Episode:
     def step(self, text: str) -> None:
         """Plays the agent's reply, then everything up to its next decision or the end.
 
+        An error of the opponent or of the rules passes through and leaves the episode failed: it
+        refuses every further move and view until it is reset.
+
         Raises:
           EpisodeFinished: the episode is over; nothing changes.
+          EpisodeFailed: an earlier move ended in an error; nothing changes.
+          ValueError: the opponent played something that is no legal action.
         """
         self._check_pending()
         action = self._parse(text, self.legal_actions())
@@ -278,12 +304,27 @@ class Episode:
                 valid=valid,
             )
         )
-        if action is None:
-            self._forfeit()
-        else:
-            self._apply(action)
+        with self._fails_on_error():
+            if action is None:
+                self._forfeit()
+            else:
+                self._apply(action)
+
+    @contextlib.contextmanager
+    def _fails_on_error(self) -> Iterator[None]:
+        """Marks the episode as failed when the body raises: its state is then of half a move."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = repr(error)
+            raise
 
     def _check_pending(self) -> None:
+        if self._failure is not None:
+            raise EpisodeFailed(
+                f"the episode (seed {self.seed}) against {self.opponent_name} failed with "
+                f"{self._failure}; reset it or start another"
+            )
         if self.done:
             raise EpisodeFinished(
                 f"the episode is over after {len(self.rounds)} rounds; reset it or start another"

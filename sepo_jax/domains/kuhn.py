@@ -22,6 +22,7 @@ from sepo_jax.domains.base import (
     Round,
     TablePolicy,
     View,
+    check_action,
     check_integer,
     derive_seed,
     resolve_opponent,
@@ -203,9 +204,8 @@ class KuhnEpisode(Episode):
             actor = len(self._history) % 2
             if actor == self.seat:
                 return
-            action = self._opponent.act(self._view(actor))
-            if action not in (0, 1):
-                raise ValueError(f"{self.opponent_name} played {action!r}; allowed: 0, 1")
+            view = self._view(actor)
+            action = check_action(self.opponent_name, self._opponent.act(view), view.legal_actions)
             self._history += "pb"[action]
 
     def _finish_hand(self, own: int) -> None:
@@ -304,7 +304,7 @@ class Kuhn:
             hand. None: drawn from the seed for a single hand, 0 for a match.
           deal: first mover's card, then second mover's, instead of a random deal (every hand).
         """
-        if seat not in (None, 0, 1):
+        if seat is not None and not (hasattr(seat, "__index__") and seat in (0, 1)):
             raise ValueError(f"seat must be 0 (first mover), 1 or None, not {seat!r}")
         if deal is not None:
             check_option("deal", deal, DEALS)
