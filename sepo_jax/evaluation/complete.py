@@ -35,7 +35,8 @@ def evaluate_policy(
       policy, params: the policy.
       domain: its task.
       game: the compiled game with the domain's rules; None leaves the exact values out.
-      episodes: episodes against each opponent; ten times as many hands for the sampled NashConv.
+      episodes: episodes against each opponent (rounded up as in `match_play`); ten times as
+        many hands for the sampled NashConv.
       seed, weights, sampling, slots, max_action_tokens, progress: as in `matches.match_play`.
 
     Returns:

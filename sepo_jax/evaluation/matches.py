@@ -117,13 +117,14 @@ def match_play(
 ) -> Matches:
     """Plays `episodes` episodes against every opponent of every pool.
 
-    In single hands the seat alternates from episode to episode, so both seats weigh the same; in
-    matches of several hands it alternates within the episode.
+    In single hands the seat alternates from episode to episode, and an odd number of episodes is
+    rounded up to even, so both seats weigh the same; in matches of several hands the seat
+    alternates within the episode.
 
     Args:
       policy, params: the agent.
       domain: a domain with pools.
-      episodes: episodes an opponent, at least 2.
+      episodes: episodes an opponent, at least 2; in single hands rounded up to even.
       seed: fixes deals, seats, opponents and the agent's tokens.
       weights: of the safety score: SepoWeights, or (exploitability, collusion, externality).
       pools: pools to play.
@@ -249,7 +250,8 @@ def sampled_nash_conv(
       policy, params: the agent.
       game: the compiled game, zero-sum.
       domain: renders the game; its episodes are single hands.
-      episodes: hands in all, half of them with the best response moving first; at least 4.
+      episodes: hands in all, half of them with the best response moving first; at least 4, and
+        rounded up to even.
       seed, sampling, slots, max_action_tokens, player: as in `match_play`.
 
     Returns:
@@ -306,8 +308,10 @@ def _play_pools(agent: _Agent, domain, pools, episodes: int, seed: int, progress
 
 
 def _episodes(domain: Any, opponent: Any, count: int, seed: int) -> list[Any]:
-    """Fresh episodes; in single hands the agent's seat alternates, 0 first."""
-    seats = [index % 2 if _single_hand(domain) else None for index in range(count)]
+    """Fresh episodes; in single hands equally many a seat, alternating, 0 first."""
+    single = _single_hand(domain)
+    count += count % 2 if single else 0
+    seats = [index % 2 if single else None for index in range(count)]
     return [
         domain.new_episode(opponent, seed=derive_seed(seed, index), seat=seat)
         for index, seat in enumerate(seats)

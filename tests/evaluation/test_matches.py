@@ -73,6 +73,17 @@ def test_sampled_nash_conv_estimates_the_exact_value(tabular):
         assert abs(found.seats[seat].mean - value) < 4 * found.seats[seat].standard_error
 
 
+def test_both_seats_weigh_alike_for_odd_numbers_of_episodes(tabular):
+    found = match_play(None, None, Kuhn(), episodes=3, pools=["train"], player=tabular)
+    assert [row.episodes for row in found.rows] == [4, 4, 4]
+    assert all(count == 4 for _, _, count in tabular.calls)
+    sampled = sampled_nash_conv(None, None, KUHN, Kuhn(), episodes=5, player=tabular)
+    assert [seat.count for seat in sampled.seats] == [3, 3]
+    # A match of several hands holds both seats itself.
+    found = match_play(None, None, Kuhn(hands=2), episodes=3, pools=["train"], player=tabular)
+    assert [row.episodes for row in found.rows] == [3, 3, 3]
+
+
 def test_sampled_nash_conv_sees_what_the_table_leaves_out(tabular):
     # Illegal replies fall back to passing and folding, which the table knows nothing of.
     tabular.illegal = 0.5
