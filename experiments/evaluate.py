@@ -19,10 +19,10 @@ from sepo_jax.training.setup import game_of, make_domain
 
 RUN = flags.DEFINE_string("run", "", "directory of a finished run")
 POLICY = flags.DEFINE_string("policy", "", "Hugging Face directory of a policy, instead of a run")
-EPISODES = flags.DEFINE_integer("episodes", 200, "episodes against each opponent")
-SEED = flags.DEFINE_integer("seed", 0, "seed of deals, opponents and samples")
+EPISODES = flags.DEFINE_integer("episodes", 200, "episodes against each opponent", lower_bound=2)
+SEED = flags.DEFINE_integer("seed", 0, "seed of deals, opponents and samples", lower_bound=0)
 TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "of the sampler and of the exact table")
-SLOTS = flags.DEFINE_integer("slots", 64, "contexts decoded at once")
+SLOTS = flags.DEFINE_integer("slots", 64, "contexts decoded at once", lower_bound=1)
 DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
 
 
@@ -30,7 +30,7 @@ def find_policy() -> tuple[Path, Settings]:
     """The policy directory and the settings it was trained with (defaults for a bare policy).
 
     Raises:
-      ValueError: neither or both of --run and --policy.
+      ValueError: neither or both of --run and --policy, or a config that cannot be read.
       FileNotFoundError: the run has no config or no policy yet.
     """
     if bool(RUN.value) == bool(POLICY.value):
@@ -45,7 +45,11 @@ def find_policy() -> tuple[Path, Settings]:
             f"{run} has no policy/ yet, which a run writes at its end; let it finish "
             "(experiments/train.py --resume), or evaluate another directory with --policy"
         )
-    return run / "policy", read_settings(json.loads((run / "config.json").read_text()))
+    config = run / "config.json"
+    try:
+        return run / "policy", read_settings(json.loads(config.read_text(encoding="utf-8")))
+    except ValueError as error:  # JSON and encoding errors are such
+        raise ValueError(f"{config} cannot be read: {error}") from error
 
 
 def main() -> None:

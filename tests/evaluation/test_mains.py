@@ -45,6 +45,21 @@ def test_user_errors_end_in_one_line(script, arguments, message):
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("flag", ["--seed=-1", "--slots=0", "--episodes=1"])
+def test_flags_are_checked_before_anything_is_read(flag):
+    done = _run("evaluate.py", "--run=runs/no_such_run", flag)
+    assert done.returncode == 1
+    assert f"flag {flag}" in done.stderr and "no_such_run" not in done.stderr
+
+
+def test_a_broken_config_is_named(small_run):
+    (small_run / "policy").mkdir()
+    (small_run / "config.json").write_text('{"seed": ')
+    done = _run("evaluate.py", f"--run={small_run}")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert f"error: {small_run / 'config.json'} cannot be read: Expecting value" in done.stderr
+
+
 @pytest.mark.slow
 def test_evaluate_a_run(small_run, flat_policy):
     policy, params = flat_policy
