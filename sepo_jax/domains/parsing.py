@@ -9,12 +9,12 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-_NEGATIONS = frozenset("NOT NO NON NEVER CANNOT NEITHER NOR WITHOUT".split())
-_SHORTENED_NOT = frozenset(
-    f"{verb}NT"
-    for verb in "AI ARE CA COULD DID DO DOES HAD HAS HAVE IS MIGHT MUST NEED SHA SHOULD WAS WERE "
-    "WO WOULD".split()
+_NEGATIONS = frozenset(["NOT", "NO", "NON", "NEVER", "CANNOT", "NEITHER", "NOR", "WITHOUT"])
+_VERBS = (
+    *("AI", "ARE", "CA", "COULD", "DID", "DO", "DOES", "HAD", "HAS", "HAVE", "IS", "MIGHT"),
+    *("MUST", "NEED", "SHA", "SHOULD", "WAS", "WERE", "WO", "WOULD"),
 )
+_SHORTENED_NOT = frozenset(f"{verb}NT" for verb in _VERBS)
 # Combining marks and variation selectors belong to the letter before them.
 _WORD = re.compile(r"[\w\u0300-\u036f\ufe00-\ufe0f]+")
 # Whatever stands for the apostrophe: writers and keyboards have many.
