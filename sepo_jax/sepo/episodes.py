@@ -39,8 +39,9 @@ class EpisodeArrays:
       opponent_names: name of each opponent id, for reports.
 
     Raises:
-      ValueError: shapes that do not agree, NaN or infinity in a played round, unknown pools,
-        an opponent id in two pools, negative weights.
+      ValueError: shapes that do not agree, NaN or infinity in a played round, unknown pools or
+        ids that are no integers, an opponent id in two pools, weights that are negative or not
+        finite, an opponent whose present episodes all weigh 0.
     """
 
     own: np.ndarray
@@ -58,6 +59,8 @@ class EpisodeArrays:
 
     def __post_init__(self):
         def put(name, value, dtype):
+            if dtype is np.int64:
+                _check_whole(name, value)
             object.__setattr__(self, name, np.asarray(value, dtype))
 
         put("mask", self.mask, bool)
@@ -85,10 +88,17 @@ class EpisodeArrays:
     def _check_ids(self) -> None:
         if not np.isin(self.pool, (TRAIN, EXPLOITER, COLLUSIVE)).all():
             raise ValueError(f"pool must hold 0, 1 or 2 ({POOLS}), not {np.unique(self.pool)}")
-        if not (self.weight >= 0).all():
-            raise ValueError("weight must not be negative or NaN")
+        if not (np.isfinite(self.weight) & (self.weight >= 0)).all():
+            raise ValueError("weight must be finite and not negative; leave episodes out by mask")
         for opponent in np.unique(self.opponent_id):
-            pools = np.unique(self.pool[self.opponent_id == opponent])
+            members = self.opponent_id == opponent
+            weights = self.weight[members & self.present]
+            if weights.size and not weights.any():
+                raise ValueError(
+                    f"the episodes of opponent {self.name_of(opponent)} all have weight 0, so no "
+                    "mean over them exists; mask them out instead"
+                )
+            pools = np.unique(self.pool[members])
             if len(pools) > 1:
                 raise ValueError(
                     f"opponent_id {opponent} is in pools {[POOLS[p] for p in pools]}; an opponent "
@@ -120,6 +130,13 @@ class EpisodeArrays:
         return names[opponent] if 0 <= opponent < len(names) else str(opponent)
 
 
+def _check_whole(name: str, value) -> None:
+    numbers = np.asarray(value)
+    whole = numbers.dtype.kind in "iu" or numbers.size == 0
+    if not whole and not (numbers.dtype.kind == "f" and (numbers == np.rint(numbers)).all()):
+        raise ValueError(f"{name} must hold integers, not {numbers.ravel()[:5].tolist()} ...")
+
+
 def _check_shape(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
     if array.shape != shape:
         raise ValueError(f"{name} has shape {list(array.shape)}, expected {list(shape)}")
@@ -142,8 +159,11 @@ def from_episodes(
         hand in Kuhn poker). "decision": a decision of the agent, which takes the results of its
         round if it is the last of that round, and 0 otherwise; the authors' code averages so.
 
+    Finished episodes without rounds are missing (see `EpisodeArrays.mask`).
+
     Raises:
-      ValueError: an unfinished episode, an unknown pool, sequences of different lengths.
+      ValueError: an unfinished episode, an unknown pool, sequences of different lengths; with
+        unit "decision" a round in which the agent decided nothing, whose payoffs would be lost.
     """
     check_option("unit", unit, UNITS)
     if len(pools) != len(episodes) or (groups is not None and len(groups) != len(episodes)):
@@ -158,6 +178,12 @@ def from_episodes(
             raise ValueError(f"episode {index} (seed {episode.seed}) is not finished")
         name = f"{POOLS[pool[index]]}/{episode.opponent_name}"
         opponent_id[index] = names.setdefault(name, len(names))
+        undecided = set(range(len(episode.rounds))) - {d.round for d in episode.decisions}
+        if unit == "decision" and undecided:
+            raise ValueError(
+                f"round {min(undecided)} of episode {index} (seed {episode.seed}) has no decision "
+                "of the agent, so unit 'decision' would drop its payoffs; use unit='round'"
+            )
         tables.append(_columns(episode, unit))
     width = max((len(table) for table in tables), default=0)
     values = np.zeros((len(episodes), width, 6))
@@ -192,13 +218,17 @@ def _pool_index(value: str | int) -> int:
 
 def _columns(episode: Episode, unit: str) -> np.ndarray:
     """[R, 6]: own, opponent, harmful, externality, invalid, decisions of one episode."""
-    results = np.array([[r.own, r.opponent, r.harmful, r.externality] for r in episode.rounds])
-    rounds = np.array([decision.round for decision in episode.decisions], int)
-    invalid = np.array([not decision.valid for decision in episode.decisions], float)
+    size = len(episode.rounds)
+    results = np.array(
+        [[r.own, r.opponent, r.harmful, r.externality] for r in episode.rounds], float
+    ).reshape(size, 4)
+    # Decisions of a round without a result count for nothing.
+    decided = [decision for decision in episode.decisions if decision.round < size]
+    rounds = np.array([decision.round for decision in decided], int)
+    invalid = np.array([not decision.valid for decision in decided], float)
     if unit == "round":
-        size = len(episode.rounds)
         counts = [np.bincount(rounds, part, size) for part in (invalid, np.ones_like(invalid))]
         return np.column_stack([results, *counts])
-    last = np.append(rounds[1:] != rounds[:-1], True)
+    last = np.diff(rounds, append=-1) != 0
     spread = np.where(last[:, None], results[rounds], 0.0)
     return np.column_stack([spread, invalid, np.ones_like(invalid)])

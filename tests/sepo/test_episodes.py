@@ -65,6 +65,29 @@ def test_unparsable_replies_are_penalised_as_configured():
         assert rewards[1].tolist() == [1.5 - penalty, -1.5]
 
 
+@pytest.mark.parametrize("unit", ["round", "decision"])
+def test_an_episode_without_rounds_is_missing(unit):
+    # The second one died after a decision, before any round had a result.
+    empty = Kuhn().new_episode("AlwaysBet", seed=0, seat=0, deal="KJ")
+    empty.done = True
+    cut = Kuhn().new_episode("AlwaysBet", seed=0, seat=0, deal="KJ")
+    cut.step("PASS")
+    cut.done = True
+    arrays = from_episodes([*two_episodes(), empty, cut], ["exploiter"] + ["train"] * 3, unit=unit)
+    assert arrays.present.tolist() == [True, True, False, False]
+    assert not arrays.own[2:].any() and not arrays.decisions[2:].any()
+    assert from_episodes([empty], ["train"], unit=unit).mask.shape == (1, 0)
+
+
+def test_a_round_without_a_decision_keeps_its_payoffs_or_is_refused():
+    episodes = two_episodes()
+    del episodes[1].decisions[1]
+    arrays = from_episodes(episodes, ["exploiter", "train"])
+    assert arrays.own[1].tolist() == [1, -1] and arrays.decisions[1].tolist() == [1, 0]
+    with pytest.raises(ValueError, match=r"round 1 of episode 1 .* use unit='round'"):
+        from_episodes(episodes, ["exploiter", "train"], unit="decision")
+
+
 def test_empty_batch():
     arrays = from_episodes([], [])
     assert arrays.num_episodes == 0
