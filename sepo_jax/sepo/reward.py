@@ -106,7 +106,8 @@ def assign_rewards(
 
     Raises:
       ValueError: unknown credit; a weighted penalty without episodes to measure it;
-        "per_rollout" without groups, or with a rollout that was given no such episodes at all.
+        "per_rollout" without groups, or with a rollout that was given no such episodes at all;
+        a known gap that is not finite or is of no exploiter.
     """
     check_option("credit", credit, CREDITS)
     if (balance or known_gaps) and credit != "credited":
@@ -231,9 +232,12 @@ def _credited(arrays: EpisodeArrays, weights: SepoWeights, scale, balance, known
     rewards = share(train) * scale * arrays.own * train[:, None]
     gap = arrays.opponent - arrays.own
     exploiters = np.unique(arrays.opponent_id[arrays.members(EXPLOITER)])
-    names = [arrays.name_of(opponent) for opponent in np.unique(arrays.opponent_id)]
-    for name in known_gaps:
-        check_option("opponent of known_gaps", name, names)
+    listed = np.unique(arrays.opponent_id[arrays.pool == EXPLOITER])
+    names = [arrays.name_of(opponent) for opponent in listed]
+    for name, known in known_gaps.items():
+        check_option("exploiter of known_gaps", name, names)
+        if not np.isfinite(known):
+            raise ValueError(f"known gap of {name} must be finite, not {known}")
     for opponent in exploiters:
         members = arrays.present & (arrays.opponent_id == opponent)
         sampled = _weighted_mean(weight[members], arrays.episode_mean(gap)[members])

@@ -88,8 +88,12 @@ def test_a_known_gap_decides_the_clamp():
     np.testing.assert_allclose(switched[2:4], [[-0.5, -0.5], [0, 0]])  # only externality is left
     np.testing.assert_allclose(switched[4:6], [[9, 9], [3, 3]])  # -3 times a gap of -3, of -1
     np.testing.assert_array_equal(switched[[0, 1, 6, 7]], plain[[0, 1, 6, 7]])
-    with pytest.raises(ValueError, match="opponent of known_gaps 'Best'"):
+    with pytest.raises(ValueError, match="exploiter of known_gaps 'Best'"):
         assign_rewards(example(), WEIGHTS, 1.5, known_gaps={"Best": 1.0})
+    with pytest.raises(ValueError, match=r"exploiter of known_gaps '0'\. Allowed: 1, 2"):
+        assign_rewards(example(), WEIGHTS, 1.5, known_gaps={"0": 1.0})  # of the train pool
+    with pytest.raises(ValueError, match="known gap of 1 must be finite, not nan"):
+        assign_rewards(example(), WEIGHTS, 1.5, known_gaps={"1": float("nan")})
     with pytest.raises(ValueError, match="known_gaps apply to credit 'credited'"):
         assign_rewards(example(), WEIGHTS, 1.5, "shared", known_gaps={"1": 1.0})
 
@@ -257,7 +261,13 @@ def test_a_rollout_whose_auxiliary_episodes_died_has_a_missing_reward():
         (lambda: example(own=np.zeros((8, 3))), r"own has shape \[8, 3\], expected \[8, 2\]"),
         (lambda: example(pool=[5] * 8), "pool must hold"),
         (lambda: example(opponent_id=[0] * 8), "an opponent of two pools needs two ids"),
-        (lambda: example(weight=-np.ones(8)), "weight must not be negative"),
+        (lambda: example(weight=-np.ones(8)), "weight must be finite and not negative"),
+        (lambda: example(weight=[np.inf] * 8), "weight must be finite and not negative"),
+        (lambda: example(weight=np.zeros(8)), "opponent 0 all have weight 0"),
+        (lambda: example(weight=[1] * 4 + [0] * 2 + [1] * 2), "opponent 2 all have weight 0"),
+        (lambda: example(pool=[0.7, 1.2, 2, 2, 2, 2, 2, 2]), r"pool must hold integers, not \[0.7"),
+        (lambda: example(group=[0.5] * 8), "group must hold integers"),
+        (lambda: example(opponent_id=[np.nan] * 8), "opponent_id must hold integers"),
         (lambda: example(own=np.full((8, 2), np.nan)), "own of episode 0 is not finite"),
         (
             lambda: objective_value({"utility": 1.0}, WEIGHTS, 1.5),
