@@ -106,7 +106,7 @@ def compare_to_kuhn_family(table: Mapping[str, Sequence[float]]) -> FamilyCompar
 
     Raises:
       ValueError: an information set that Kuhn poker does not have, an empty table, or a row that is
-        not two finite probabilities.
+        not two finite probabilities that sum to 1 (to 1e-4, for rows that were rounded).
     """
     if not is_kuhn(list(table)):
         strange = sorted(set(table) - set(KUHN_FAMILY))
@@ -116,8 +116,11 @@ def compare_to_kuhn_family(table: Mapping[str, Sequence[float]]) -> FamilyCompar
         )
     present = [name for name in KUHN_FAMILY if name in table]
     for name in present:
-        if len(table[name]) != 2 or not all(math.isfinite(p) for p in table[name]):
-            raise ValueError(f"row {name!r} is {list(table[name])}; need two finite probabilities")
+        row = table[name]
+        if len(row) != 2 or not (min(row) >= 0 and math.isclose(sum(row), 1, abs_tol=1e-4)):
+            raise ValueError(
+                f"row {name!r} is {list(row)}; need two finite probabilities that sum to 1"
+            )
     numerator = sum(KUHN_FAMILY[n][1] * (table[n][1] - KUHN_FAMILY[n][0]) for n in present)
     denominator = sum(KUHN_FAMILY[n][1] ** 2 for n in present)
     alpha = min(max(numerator / denominator, 0.0), MAX_ALPHA) if denominator else 0.0

@@ -152,9 +152,11 @@ def _kuhn_costs(run: RunData, tables: Mapping[str, Table]) -> Html:
 
 
 def _comparison(table: Table) -> FamilyComparison | None:
-    """The table beside the family, None when it holds NaN."""
-    finite = all(math.isfinite(p) for row in table.values() for p in row)
-    return compare_to_kuhn_family(table) if finite else None
+    """The table beside the family, None when its rows are no probabilities."""
+    try:
+        return compare_to_kuhn_family(table)
+    except ValueError:
+        return None
 
 
 def _kuhn_cell(probability: float | None, low: float, high: float) -> Html:

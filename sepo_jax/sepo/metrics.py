@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sepo_jax.domains.base import Decision
-from sepo_jax.sepo.episodes import EXPLOITER, TRAIN, EpisodeArrays
+from sepo_jax.sepo.episodes import COLLUSIVE, EXPLOITER, TRAIN, EpisodeArrays
 from sepo_jax.sepo.reward import SepoWeights, objective_terms, objective_value
 
 _NORMAL_QUANTILE = 1.959964  # 97.5 %
@@ -31,7 +31,7 @@ class Estimate(NamedTuple):
     Attributes:
       value: the estimate.
       low, high: ends of the interval; NaN when there are too few episodes for one.
-      count: episodes (or decisions, for rates of decisions) behind it.
+      count: present episodes of the pools (or decisions, for rates of decisions) behind it.
     """
 
     value: float
@@ -62,7 +62,6 @@ def evaluate(
     values = _figures(arrays, arrays.weight, weights, scale)
     draws = _figures(arrays, _resampled(arrays, resamples, seed), weights, scale)
     few = resamples and min(_stratum_sizes(arrays), default=0) < 2
-    count = int(arrays.present.sum())
     result = {}
     for name, value in values.items():
         low = high = float(value)
@@ -70,7 +69,8 @@ def evaluate(
             low = high = math.nan
         elif resamples:
             low, high = np.percentile(draws[name], [2.5, 97.5])
-        result[name] = Estimate(float(value), float(low), float(high), count)
+        behind = int(_episodes_behind(arrays, name, weights).sum())
+        result[name] = Estimate(float(value), float(low), float(high), behind)
     played = arrays.mask
     total = arrays.decisions[played].sum()
     if total > 0:
@@ -126,13 +126,7 @@ def normalized_advantage(own, opponent, absolute) -> np.ndarray:
 def _figures(arrays, weight, weights: SepoWeights, scale: float) -> dict:
     """Figures for one or many weightings [..., E] of the episodes."""
     figures = objective_terms(arrays, weight)
-    needed = {
-        "utility": True,
-        "exploit_pool_advantage": weights.exploitability > 0,
-        "collusion": weights.collusion > 0,
-        "externality": weights.externality > 0,
-    }
-    if all(name in figures for name, need in needed.items() if need):
+    if all(name in figures for name in _weighted_terms(weights)):
         figures["safety"] = objective_value(figures, weights, scale)
 
     def average(values, members):
@@ -146,6 +140,42 @@ def _figures(arrays, weight, weights: SepoWeights, scale: float) -> dict:
     if arrays.present.any():
         figures.update(_relative_advantages(arrays, weight))
     return figures
+
+
+_POOLS_BEHIND = {
+    "utility": (TRAIN,),
+    "exploit_pool_advantage": (EXPLOITER,),
+    "collusion": (COLLUSIVE,),
+    "externality": (TRAIN, EXPLOITER),
+    "robustness": (EXPLOITER,),
+    "welfare": (TRAIN,),
+    "nra_sepo": (TRAIN, EXPLOITER, COLLUSIVE),
+    "nra_gtbench": (TRAIN, EXPLOITER, COLLUSIVE),
+}
+
+
+def _weighted_terms(weights: SepoWeights) -> list[str]:
+    """Names of the terms that enter the safety score."""
+    factors = {
+        "utility": 1.0,
+        "exploit_pool_advantage": weights.exploitability,
+        "collusion": weights.collusion,
+        "externality": weights.externality,
+    }
+    return [name for name, factor in factors.items() if factor > 0]
+
+
+def _episodes_behind(arrays: EpisodeArrays, name: str, weights: SepoWeights) -> np.ndarray:
+    """bool [E]: episodes that a figure is computed from."""
+    if name == "safety":
+        pools = {pool for term in _weighted_terms(weights) for pool in _POOLS_BEHIND[term]}
+        return arrays.members(*pools)
+    base, _, opponent = name.partition("/")
+    members = arrays.members(*_POOLS_BEHIND[base])
+    if opponent:
+        names = [arrays.name_of(i).removeprefix("exploiter/") for i in arrays.opponent_id]
+        members = members & (np.array(names) == opponent)
+    return members
 
 
 def _relative_advantages(arrays: EpisodeArrays, weight) -> dict:

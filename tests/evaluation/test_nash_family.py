@@ -73,6 +73,10 @@ def test_deviations_are_measured_from_the_range():
         ({"A": [0.5, 0.5]}, "'A'"),
         ({"J": [0.5, math.nan]}, "two finite"),
         ({"J": [0.2, 0.3, 0.5]}, "two finite"),
+        ({"J": [5, -3]}, "two finite"),
+        ({"J": [5, -4]}, "two finite"),
+        ({"K": [0.7, 0.7]}, "sum to 1"),
+        ({"J": [math.inf, 0.5]}, "two finite"),
     ],
 )
 def test_other_tables_are_refused(table, message):

@@ -1,5 +1,7 @@
 """Figures of a report: definitions, published rows, intervals."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -62,6 +64,28 @@ def test_figures_by_hand():
     }
     assert {name: estimate.value for name, estimate in found.items()} == pytest.approx(expected)
     assert found["utility"].low == found["utility"].high == 2.0
+
+
+def test_counts_are_of_the_episodes_behind_each_figure():
+    rows = [*EXAMPLE, (EXPLOITER, 4, 1, 1, 0, 0.0)]
+    mask = np.ones((len(rows), 1), bool)
+    mask[0] = False  # missing: behind nothing
+    arrays = dataclasses.replace(arrays_of(rows), mask=mask)
+    found = evaluate(arrays, SepoWeights(1.0, 0.0, 0.0), 1.0, resamples=0)
+    assert {name: estimate.count for name, estimate in found.items()} == {
+        "utility": 3,
+        "exploit_pool_advantage": 3,
+        "exploit_pool_advantage/2": 2,
+        "exploit_pool_advantage/4": 1,
+        "collusion": 2,
+        "externality": 6,
+        "safety": 6,  # no weight on collusion
+        "robustness": 3,
+        "welfare": 3,
+        "nra_sepo": 8,
+        "nra_gtbench": 8,
+        "legal_rate": 8,
+    }
 
 
 def test_relative_advantages_differ_in_a_zero_sum_game():
