@@ -18,6 +18,7 @@ collusion measure does not apply to a two-player poker (lambda_c = 0).
 
 from ml_collections import config_dict
 
+from sepo_jax.names import check_option
 from sepo_jax.training import Settings, to_dict
 from sepo_jax.training.command_line import parse_argument
 
@@ -65,6 +66,7 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     config.sepo.learning_rate = 1e-3
     config.algorithm.name = options["algorithm"]
     config.sepo.credit = options["credit"]
+    check_option("exploiters", options["exploiters"], EXPLOITERS)
     config.sepo.exploiter_pool = EXPLOITERS[options["exploiters"]]
     if options["runlocal"]:
         config.sft.steps = 20

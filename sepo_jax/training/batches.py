@@ -1,5 +1,9 @@
 """From a forest to the batch of an update: packing, scores of other policies, credit."""
 
+import contextlib
+import re
+import warnings
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -15,14 +19,17 @@ from ..losses import Mean
 from ..policy import Policy, TokenScores
 from .settings import Settings
 
+SIZE_NAMES = ("B", "T", "S", "A", "Q")
+
 
 class BatchMaker:
     """Packs forests to repeating shapes and fills in what the objective needs.
 
     Attributes:
       reference: parameters that KL terms refer to.
-      sizes: largest batch sizes so far; later batches are padded up to them, so that the update
-        compiles for few shapes.
+      sizes: int32 [5], largest batch sizes so far in the order of `SIZE_NAMES`; later batches are
+        padded up to them, so that the update compiles for few shapes. They decide the order of
+        sums, hence the last bits, so a checkpoint holds them.
     """
 
     def __init__(
@@ -35,7 +42,8 @@ class BatchMaker:
     ):
         self.settings, self.policy, self.algorithm = settings, policy, algorithm
         self.num_devices, self.reference = num_devices, reference
-        self.sizes: dict[str, int] = {}
+        self._warned: set[str] = set()
+        self.sizes = np.zeros(len(SIZE_NAMES), np.int32)
 
     def make(self, forest: Forest, params: chex.ArrayTree) -> tuple[Batch, dict[str, Mean]]:
         """`[devices, parts, rows, ...]` with advantages, and the metrics of credit assignment.
@@ -49,9 +57,10 @@ class BatchMaker:
             forest,
             row_length=self.settings.rollout.row_length,
             parts=self.num_devices * micro,
-            at_least=self.sizes,
+            at_least=dict(zip(SIZE_NAMES, self.sizes.tolist(), strict=True)),
         )
-        self.sizes = batch_sizes(batch)
+        sizes = batch_sizes(batch)
+        self.sizes = np.array([sizes[name] for name in SIZE_NAMES], np.int32)
         known: dict[str, np.ndarray] = {}
         if self.algorithm.kl_weight:
             scores = self._score(self.reference, batch)
@@ -63,16 +72,31 @@ class BatchMaker:
                     f"algorithm {self.algorithm.name!r} needs a critic: set policy.value_head=True"
                 )
             known["value"] = to_tokens(batch, scores.value, forest)
-        credit = assign_credit(
-            self.algorithm,
-            forest,
-            values=known.get("value"),
-            reference_logp=known.get("reference_logp"),
-        )
+        with self._each_warning_once():
+            credit = assign_credit(
+                self.algorithm,
+                forest,
+                values=known.get("value"),
+                reference_logp=known.get("reference_logp"),
+            )
         batch = fill(batch, **known, **credit.arrays())
         shape = (self.num_devices, micro)
         batch = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), batch)
         return batch, credit.metrics
+
+    @contextlib.contextmanager
+    def _each_warning_once(self) -> Iterator[None]:
+        """Passes a warning on once a stage, whatever numbers it names; metrics count the rest."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+        for warning in caught:
+            kind = re.sub(r"\d+", "#", str(warning.message))
+            if kind not in self._warned:
+                self._warned.add(kind)
+                warnings.warn_explicit(
+                    warning.message, warning.category, warning.filename, warning.lineno
+                )
 
     def _score(self, params: chex.ArrayTree, batch: Batch) -> TokenScores:
         temperature = self.settings.rollout.temperature

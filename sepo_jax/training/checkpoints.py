@@ -2,8 +2,10 @@
 
 A checkpoint holds one training state and a description of its tree. Restoring compares that
 description with the state at hand first, so that another optimizer or model is refused by path.
-Checkpoints that cannot be read are skipped with a warning and left where they are. In a run of
-several processes one of them writes and reads, and Orbax waits for no other.
+Checkpoints that cannot be read are skipped with a warning and never deleted: one that stands where
+a new one is to be written is moved aside. Only what a run saved or restored itself is removed when
+newer ones take its place. In a run of several processes one of them writes and reads, and Orbax
+waits for no other.
 """
 
 import logging
@@ -28,7 +30,7 @@ class Checkpoints:
         self.directory.mkdir(parents=True, exist_ok=True)
         here = jax.process_index()
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep,
+            max_to_keep=None,
             enable_async_checkpointing=False,
             create=False,
             multiprocessing_options=ocp.options.MultiprocessingOptions(
@@ -38,10 +40,13 @@ class Checkpoints:
             ),
         )
         self._manager = ocp.CheckpointManager(self.directory, options=options)
+        self._keep = keep
+        self._own: list[int] = []
 
     def save(self, step: int, state: Any) -> None:
         """Writes `state` (a pytree of arrays) as checkpoint `step`; returns when it is complete."""
         host_state = jax.tree.map(np.asarray, state)
+        self._move_aside(step)
         self._manager.save(
             step,
             args=ocp.args.Composite(
@@ -50,6 +55,21 @@ class Checkpoints:
             ),
             force=True,
         )
+        self._own = [*(own for own in self._own if own != step), step]
+        while len(self._own) > self._keep:
+            self._manager.delete(self._own.pop(0))
+
+    def _move_aside(self, step: int) -> None:
+        place = self.directory / str(step)
+        if place.exists():
+            aside = next(
+                name
+                for name in (self.directory / f"{step}.aside{n}" for n in range(1000))
+                if not name.exists()
+            )
+            place.rename(aside)
+            self._manager.reload()
+            _LOG.warning("%s stood where checkpoint %d goes; it is now %s", place, step, aside)
 
     def steps(self) -> list[int]:
         """Numbers of the complete checkpoints, oldest first."""
@@ -85,6 +105,7 @@ class Checkpoints:
             except Exception as error:
                 self._skip(candidate, error)
                 continue
+            self._own = [candidate]
             return candidate, jax.tree.map(np.asarray, restored)
         if step is not None:
             raise FileNotFoundError(f"no readable checkpoint {step} in {self.directory}")

@@ -31,7 +31,8 @@ def check_overrides(arguments: Sequence[str]) -> None:
     for index, argument in enumerate(arguments):
         match = re.fullmatch(r"--?config(?:=(.*))?", argument)
         if match:
-            value = match.group(1) if match.group(1) is not None else arguments[index + 1]
+            following = arguments[index + 1] if index + 1 < len(arguments) else ""
+            value = match.group(1) if match.group(1) is not None else following
             config = load_config(value)
     if config is None:
         return

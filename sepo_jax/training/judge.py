@@ -43,7 +43,7 @@ class Judge:
             self._tables("best_known", np.asarray(best.policy))
         # A run that goes on keeps the revision and versions it was started with.
         self._summary(figures | self._read_summary())
-        self.final("untrained", params)
+        self.final("untrained", params, 0)
 
     def exact(self, params: chex.ArrayTree) -> dict[str, float]:
         """Exact NashConv and illegal mass of the policy's action table, as metrics."""
@@ -52,9 +52,9 @@ class Judge:
         figures, _ = self._exact(params)
         return {f"exact/{name}": value for name, value in figures.items()}
 
-    def final(self, stage: str, params: chex.ArrayTree) -> None:
-        """Exact figures and match play at the end of a stage, unless they are there already."""
-        if f"{stage}/safety" in self._read_summary():
+    def final(self, stage: str, params: chex.ArrayTree, step: int) -> None:
+        """Exact figures and match play after `step` updates of a stage, unless they are there."""
+        if self._read_summary().get(f"{stage}/step") == step:
             return
         if self.game is not None:
             self._exact_summary(stage, params)
@@ -73,6 +73,7 @@ class Judge:
             slots=self.settings.rollout.slots,
             max_action_tokens=self.settings.rollout.max_action_tokens,
         )
+        figures["step"] = step
         self._summary({f"{stage}/{name}": value for name, value in figures.items()})
 
     def _exact(self, params: chex.ArrayTree) -> tuple[dict[str, float], np.ndarray]:

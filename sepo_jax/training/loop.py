@@ -110,7 +110,7 @@ def train(
         runner = StageRunner(settings, policy, directory, parallel, judge, progress and is_first())
         params = runner.run(stage, numbers, goal, params, reference)
         reference = params
-        judge.final(stage.name, params)
+        judge.final(stage.name, params, numbers.steps)
     if is_first():
         save_hf(directory.path / "policy", policy, params, overwrite=True)
         write_report(directory.path)
@@ -188,9 +188,10 @@ class StageRunner:
             numbers.final_learning_rate,
         )
         # An own loss reads advantages that the config's algorithm assigns.
-        algorithm = goal if isinstance(goal, Algorithm) else configured_algorithm(settings)
+        temperature = settings.rollout.temperature
         if isinstance(goal, Algorithm):
-            goal = make_objective(goal, self.policy, temperature=settings.rollout.temperature)
+            goal = make_objective(goal, self.policy, temperature=temperature)
+        algorithm = getattr(goal, "algorithm", None) or configured_algorithm(settings)
         maker = BatchMaker(
             settings,
             self.policy,
@@ -206,7 +207,12 @@ class StageRunner:
             place = self.directory.path / "checkpoints" / stage.name
             checkpoints = Checkpoints(place, settings.checkpoint.keep)
         state = jax.tree.map(jax.numpy.asarray, init_state(params, optimizer))
-        first, state = newest_on_all(checkpoints, state)
+        first, (state, maker.sizes) = newest_on_all(checkpoints, (state, maker.sizes))
+        if first > numbers.steps:
+            raise ValueError(
+                f"stage {stage.name} has been trained for {first} steps; its steps cannot be "
+                f"lowered to {numbers.steps}"
+            )
         if first < numbers.steps:
             self._drop_lines_after(stage.name, first)
         state = self._steps(stage, numbers, maker, update, checkpoints, state, first)
@@ -258,7 +264,7 @@ class StageRunner:
             if (step + 1) % settings.checkpoint.every == 0 or last:
                 whole = self.parallel.fetch(placed)
                 if checkpoints is not None:
-                    checkpoints.save(step + 1, whole)
+                    checkpoints.save(step + 1, (whole, maker.sizes))
         return TrainState(*self.parallel.fetch(placed))
 
     def _write(self, record, samples, clock, placed, bar) -> None:

@@ -62,6 +62,11 @@ class Parallel:
         self.kind = settings.kind
         if self.kind == "auto":
             self.kind = "pmap" if wanted > 1 else "single"
+        if self.kind != "mesh" and (settings.fsdp, settings.tensor) != (1, 1):
+            raise ValueError(
+                f"parallel.fsdp={settings.fsdp} and parallel.tensor={settings.tensor} are axes of "
+                f'a mesh, and the kind is {self.kind!r}; set parallel.kind="mesh" or leave them 1'
+            )
         if self.kind == "mesh":
             model = settings.fsdp * settings.tensor
             if wanted % model:

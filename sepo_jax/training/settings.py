@@ -165,11 +165,46 @@ def read_settings(config: Any) -> Settings:
     """`Settings` of a ConfigDict, a mapping, or Settings itself.
 
     Raises:
-      ValueError: unknown field (the nearest is offered) or a value of the wrong type.
+      ValueError: unknown field (the nearest is offered), a value of the wrong type, or a number out
+        of range.
     """
     if isinstance(config, Settings):
-        return config
-    return _read(Settings, config.to_dict() if hasattr(config, "to_dict") else config, "config")
+        return _check_ranges(config)
+    values = config.to_dict() if hasattr(config, "to_dict") else config
+    return _check_ranges(_read(Settings, values, "config"))
+
+
+# Least values; a number that is not named here must be at least 0.
+LEAST = {
+    "sft.batch_size": 1,
+    "sft.num_decisions": 2,
+    "sepo.groups_per_opponent": 1,
+    "sepo.rollouts_per_group": 1,
+    "optimizer.max_gradient_norm": 1e-30,
+    "optimizer.micro_batches": 1,
+    "optimizer.updates_per_batch": 1,
+    "rollout.slots": 1,
+    "rollout.max_action_tokens": 1,
+    "rollout.exchange_interval": 1,
+    "rollout.row_length": 2,
+    "parallel.fsdp": 1,
+    "parallel.tensor": 1,
+    "evaluation.every": 1,
+    "evaluation.match_episodes": 2,
+    "checkpoint.every": 1,
+    "checkpoint.keep": 1,
+}
+_SEEDS = 2**31
+
+
+def _check_ranges(settings: Settings) -> Settings:
+    for name, value in flatten(to_dict(settings)).items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and "overrides" not in name and not value >= LEAST.get(name, 0):
+            raise ValueError(f"config.{name} must be at least {LEAST.get(name, 0)}, got {value}")
+        if name.endswith("seed") and value >= _SEEDS:
+            raise ValueError(f"config.{name} must be below {_SEEDS}, got {value}")
+    return settings
 
 
 def _read(section: type, values: Any, where: str) -> Any:

@@ -16,6 +16,14 @@ from .settings import DomainSettings, PolicySettings, Settings
 
 DOMAINS = {"kuhn": Kuhn}
 _TOKENIZER_EXAMPLES = 400
+_FRESH = (
+    "vocab_size",
+    "hidden_size",
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "intermediate_size",
+)
 _MAX_POSITIONS = 4096
 
 
@@ -50,12 +58,19 @@ def make_policy(settings: Settings, domain: Any) -> tuple[Policy, chex.ArrayTree
         texts = corpus(domain, settings.sft.data_seed)
         tokenizer = train_tokenizer(texts, wanted.vocab_size)
         return load(model_config(wanted), tokenizer=tokenizer, key=jax.random.key(settings.seed))
-    if not Path(wanted.source).exists():
+    changed = [name for name in _FRESH if getattr(wanted, name) != getattr(PolicySettings(), name)]
+    if changed:
+        raise ValueError(
+            f"{', '.join(f'policy.{name}' for name in changed)} describe a fresh policy, but "
+            f"policy.source={wanted.source!r} brings its own; leave them at their defaults"
+        )
+    if not wanted.source or not Path(wanted.source).exists():
         raise FileNotFoundError(
             f'policy.source={wanted.source!r} is no directory; give "fresh" or a Hugging Face '
             "directory"
         )
-    return load(wanted.source, compute_dtype=wanted.compute_dtype, remat=wanted.remat)
+    critic = {"value_head": True} if wanted.value_head else {}
+    return load(wanted.source, compute_dtype=wanted.compute_dtype, remat=wanted.remat, **critic)
 
 
 def model_config(settings: PolicySettings) -> ModelConfig:

@@ -47,7 +47,8 @@ class SftStage:
     """Supervised fine-tuning on expert traces: negative log-likelihood of the replies.
 
     The order of the data is a permutation for each pass, derived from the seed and the pass, so
-    the data position is a function of the step alone. One decision in five is held out.
+    the data position is a function of the step alone. One decision in five is held out. Decisions
+    repeat in a small game: there the held-out loss measures the fit, not generalisation.
     """
 
     name = "sft"

@@ -5,6 +5,7 @@ the devices of `axis`, so that neither changes the result: every term of the los
 count over the whole batch before it is differentiated.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -126,11 +127,16 @@ def _sum_devices(tree: Any, axis: str | None) -> Any:
     return tree if axis is None else jax.lax.psum(tree, axis)
 
 
+# What the training loop writes into every line of the log besides the objective's own metrics.
+RESERVED_METRICS = ("step", "stage", "loss", "gradient_norm", "skipped_updates")
+
+
 class FunctionObjective:
     """An own `loss(params, batch) -> (loss, metrics)` made additive over parts and devices.
 
     Each part's loss weighs by its number of action tokens, which is exact for losses that are
-    means over action tokens; scalar metrics are averaged likewise.
+    means over action tokens; scalar metrics are averaged likewise. A part without action tokens
+    adds exactly 0 to loss, gradient and metrics.
     """
 
     def __init__(self, function: Callable):
@@ -144,24 +150,92 @@ class FunctionObjective:
         return {"tokens": (batch.action_mask & batch.primary).sum().astype(jnp.float32)}
 
     def loss_given_counts(self, params: chex.ArrayTree, batch: Any, counts: dict):
-        """The part's share of the loss over the whole batch, and its metrics as sums."""
+        """The part's share of the loss over the whole batch, and its metrics as sums.
+
+        Raises:
+          ValueError: the function returns another form than a scalar and a dict of metrics, each
+            a scalar or a Mean of scalars, or a metric has a name of `RESERVED_METRICS`.
+        """
         tokens = self.counts(batch)["tokens"]
-        loss, metrics = self.function(params, batch)
-        share = tokens / jnp.maximum(counts["tokens"], 1.0)
-        metrics = {
-            name: value if isinstance(value, Mean) else Mean(value * tokens, tokens)
-            for name, value in metrics.items()
-        }
-        return loss * share, metrics
+        some = tokens > 0
+
+        def evaluate(params, batch):
+            loss, metrics = _checked(self.function(params, batch))
+            sums = {
+                name: value if isinstance(value, Mean) else Mean(value * tokens, tokens)
+                for name, value in metrics.items()
+            }
+            loss = loss * (tokens / jnp.maximum(counts["tokens"], 1.0))
+            return jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), (loss, sums))
+
+        def nothing(params, batch):
+            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+        shapes = jax.eval_shape(evaluate, params, batch)
+        # Under `vmap`, which a mesh uses, both branches run, and the 0 / 0 of a mean over nothing
+        # would make 0 times NaN of the gradient: there the mean is over padding.
+        batch = batch.replace(primary=batch.primary | ~some, action_mask=batch.action_mask | ~some)
+        return jax.lax.cond(some, evaluate, nothing, params, batch)
 
 
-def as_objective(objective: Any, policy: Any) -> Any:
+def _checked(result: Any) -> tuple[Any, dict]:
+    """`(loss, metrics)` as an own loss must return them; ValueError otherwise."""
+    form = "an own loss returns (loss, metrics), a scalar and a dict"
+    # A Mean is a tuple of two as well.
+    if isinstance(result, Mean) or not (isinstance(result, tuple) and len(result) == 2):
+        raise ValueError(f"{form}; it returned {_described(result)}")
+    loss, metrics = result
+    if not _is_scalar(loss):
+        hint = "; return its .value" if isinstance(loss, Mean) else ""
+        raise ValueError(f"{form}; its loss is {_described(loss)}{hint}")
+    if not isinstance(metrics, dict):
+        raise ValueError(
+            f"{form}; its metrics are {_described(metrics)}; return {{}} where there are none"
+        )
+    for name, value in metrics.items():
+        if not isinstance(name, str):
+            raise ValueError(f"metrics are named by strings, got the name {name!r}")
+        if name in RESERVED_METRICS:
+            raise ValueError(
+                f"metric {name!r}: the training loop writes {', '.join(RESERVED_METRICS)} itself; "
+                f"choose another name"
+            )
+        if not all(map(_is_scalar, value if isinstance(value, Mean) else (value,))):
+            raise ValueError(
+                f"metric {name!r} is {_described(value)}; a metric is a scalar, or a "
+                f"Mean(sum, count) of two scalars"
+            )
+    return loss, metrics
+
+
+def _is_scalar(value: Any) -> bool:
+    """A real number, or an array of one with no axes."""
+    if isinstance(value, bool | int | float):
+        return True
+    if getattr(value, "shape", None) != ():
+        return False
+    return any(jnp.issubdtype(value.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
+
+
+def _described(value: Any) -> str:
+    """A value in words, by shape where it is an array: while tracing it has no numbers."""
+    if isinstance(value, Mean):
+        return f"a Mean of {_described(value.sum)} and {_described(value.count)}"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array of shape {value.shape} and type {value.dtype}"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    return f"{value!r}"
+
+
+def as_objective(objective: Any, policy: Any, temperature: float = 1.0) -> Any:
     """Makes `objective` usable by `make_update`.
 
     Args:
       objective: an Objective, or a function `(params, batch) -> (loss, metrics)`; a function that
-        has a parameter named `policy` gets the policy there.
+        has a parameter named `policy` or `temperature` gets these there.
       policy: the policy that is trained.
+      temperature: that of the rollouts, at which behavior_logp was recorded.
 
     Raises:
       ValueError: neither of these.
@@ -173,6 +247,7 @@ def as_objective(objective: Any, policy: Any) -> Any:
             f"an objective is a function (params, batch) -> (loss, metrics) or an Algorithm, "
             f"got {objective!r}"
         )
-    if "policy" in inspect.signature(objective).parameters:
-        return FunctionObjective(lambda params, batch: objective(params, batch, policy=policy))
-    return FunctionObjective(objective)
+    parameters = inspect.signature(objective).parameters
+    known = {"policy": policy, "temperature": temperature}
+    wanted = {name: value for name, value in known.items() if name in parameters}
+    return FunctionObjective(functools.partial(objective, **wanted))

@@ -99,6 +99,31 @@ def test_a_damaged_checkpoint_is_skipped_and_left_alone(tmp_path, caplog, damage
     assert sorted(str(p) for p in (tmp_path / "2").rglob("*")) == before
 
 
+def test_a_damaged_step_can_be_done_again(tmp_path):  # E04
+    Checkpoints(tmp_path).save(1, make_state(1.0))
+    Checkpoints(tmp_path).save(2, make_state(2.0))
+    shutil.rmtree(tmp_path / "2/state")
+    again = Checkpoints(tmp_path)
+    assert again.restore(make_state())[0] == 1
+    again.save(2, make_state(5.0))
+    step, restored = Checkpoints(tmp_path).restore(make_state())
+    assert step == 2 and restored.params["layer"]["kernel"][0, 0] == 5.0
+    assert (tmp_path / "2.aside0/structure").exists()
+
+
+def test_only_own_checkpoints_are_removed(tmp_path):  # E04
+    Checkpoints(tmp_path, keep=1).save(2, make_state(2.0))
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1/mine").write_text("x")
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    assert checkpoints.restore(make_state())[0] == 2
+    for step in (3, 4):
+        checkpoints.save(step, make_state(float(step)))
+    assert (tmp_path / "1/mine").read_text() == "x"
+    assert not (tmp_path / "2").exists() and not (tmp_path / "3").exists()
+    assert Checkpoints(tmp_path).restore(make_state())[0] == 4
+
+
 def test_a_half_written_checkpoint_is_not_taken(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, make_state(1.0))

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,6 +96,40 @@ def test_killed_and_resumed_equals_straight_bit_for_bit(small_config, tmp_path):
 
 
 @pytest.mark.slow
+def test_resume_pads_to_the_shapes_of_the_straight_run(small_config, tmp_path):  # E01
+    """Matches of three hands: the number of rows shrinks from one step to another."""
+    small_config["sft"]["steps"] = 0
+    small_config["domain"]["hands"], small_config["rollout"]["row_length"] = 3, 320
+    small_config["sepo"] |= {"steps": 6, "rollouts_per_group": 1, "exploiter_pool": ("AlwaysBet",)}
+    small_config["checkpoint"] = {"every": 1, "keep": 30}
+    runs = [tmp_path / "straight", tmp_path / "resumed"]
+    train(small_config, run_directory=runs[0], progress=False)
+    shutil.copytree(*runs)
+    for step in (5, 6):
+        shutil.rmtree(runs[1] / f"checkpoints/sepo/{step}")
+    for name in ("summary.json", "tables.json"):
+        (runs[1] / name).unlink()
+    train(small_config, run_directory=runs[1], resume=True, progress=False)
+    for name in ("metrics.jsonl", "policy/model.safetensors", "tables.json"):
+        assert (runs[0] / name).read_bytes() == (runs[1] / name).read_bytes(), name
+    # More steps are a change to name, and the figures are then those of the new last step.
+    small_config["sepo"]["steps"] = 7
+    run = train(
+        small_config, run_directory=runs[1], resume=True, allow_change=("sepo.steps",),
+        progress=False,
+    )  # fmt: skip
+    assert run.summary["sepo/step"] == 7
+    last = read_lines(runs[1] / "metrics.jsonl")[-1]
+    assert run.summary["sepo/nash_conv"] == last["exact/nash_conv"]
+    small_config["sepo"]["steps"] = 3
+    with pytest.raises(ValueError, match="trained for 7 steps"):
+        train(
+            small_config, run_directory=runs[1], resume=True, allow_change=("sepo.steps",),
+            progress=False,
+        )  # fmt: skip
+
+
+@pytest.mark.slow
 def test_a_run_leaves_every_file_and_four_timings(small_config, tmp_path):  # H04
     small_config["sepo"]["steps"] = 2
     run = train(small_config, run_directory=tmp_path / "run", progress=False)
@@ -179,7 +214,9 @@ def test_an_objective_that_does_not_exist_is_named(small_config, tmp_path):
         ("rollout", "top_p", 0.9, "top_p=0.9"),
         ("parallel", "kind", "pmpa", "Did you mean 'pmap'"),
         ("optimizer", "on_nonfinite", "skipp", "Did you mean 'skip'"),
-        ("policy", "source", "/absent", "no directory"),
+        ("policy", "source", "/absent", "no directory|describe a fresh policy"),
+        ("parallel", "fsdp", 2, "axes of a mesh"),
+        ("sepo", "groups_per_opponent", 3, "must be even"),
         ("policy", "num_kv_heads", 3, "not a multiple of num_kv_heads"),
     ],
 )

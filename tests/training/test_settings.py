@@ -43,6 +43,30 @@ def test_an_integer_field_takes_integers_only(value):
         read_settings({"seed": value})
 
 
+@pytest.mark.parametrize(
+    ("section", "field", "value"),
+    [
+        ("evaluation", "every", 0),
+        ("checkpoint", "keep", 0),
+        ("optimizer", "micro_batches", 0),
+        ("optimizer", "max_gradient_norm", 0.0),
+        ("sft", "steps", -1),
+        ("sft", "batch_size", 0),
+        ("sft", "learning_rate", float("nan")),
+        ("parallel", "devices", -1),
+    ],
+)
+def test_numbers_out_of_range_are_refused(section, field, value):
+    with pytest.raises(ValueError, match=rf"config\.{section}\.{field} must be at least"):
+        read_settings({section: {field: value}})
+
+
+@pytest.mark.parametrize("seed", [-1, 3_000_000_000])
+def test_seeds_fit_the_sampling_keys(seed):
+    with pytest.raises(ValueError, match=r"config\.seed must be"):
+        read_settings({"seed": seed})
+
+
 def all_fields():
     sections = [Settings]
     for field in dataclasses.fields(Settings):

@@ -151,6 +151,112 @@ def test_an_own_loss_is_additive_over_parts():
     assert first["own"] == pytest.approx(first["loss"])
 
 
+def plain_mean(params, batch):
+    """A mean over action tokens that is 0 / 0 where there is none."""
+    scores = POLICY.log_probs(
+        params, batch.tokens, batch.positions, batch.segment, batch.ancestors,
+        batch.source, batch.target,
+    )  # fmt: skip
+    count = batch.primary.sum()
+    summed = jnp.where(batch.primary, -scores.logp, 0.0).sum()
+    return summed / count, {"plain": summed / count, "parts": Mean(summed, count)}
+
+
+@pytest.mark.parametrize("kind", ["single", "pmap", "mesh"])
+def test_an_empty_part_adds_nothing_to_an_own_loss(kind):
+    # 3 trees in rows of their own over 4 parts, or 4 devices: one is left without a row.
+    forest, results = make_forest(groups=3), []
+    for shares in (1, 4):
+        batch = pack(forest, row_length=8, parts=shares)
+        batch = fill(batch, **assign_credit(ALGORITHM, forest).arrays())
+        empty = ~batch.primary.any(axis=(1, 2))
+        assert empty.any() == (shares == 4)
+        parallel = Parallel(ParallelSettings(kind, shares if kind != "single" else 1))
+        axis = 0 if kind == "single" else 1
+        batch = jax.tree.map(lambda leaf, axis=axis: np.expand_dims(leaf, axis), batch)
+        make = functools.partial(make_update, optimizer=DESCENT)
+        update = parallel.compile_update(make, as_objective(plain_mean, POLICY))
+        state, metrics = update(parallel.place(init_state(PARAMS, DESCENT)), batch)
+        results.append((parallel.fetch(state), {k: float(m.value) for k, m in metrics.items()}))
+    (whole, first), (state, second) = results
+    assert state.step == 1 and state.skipped == 0
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), whole.params, state.params
+    )
+    assert first == pytest.approx(second, abs=1e-5)
+    assert first["plain"] == pytest.approx(first["loss"])
+
+
+def test_the_share_of_an_empty_part_is_exactly_zero():
+    batch = jax.tree.map(lambda leaf: leaf[0, 0], make_batch(1, 4))
+    none = np.zeros_like(batch.primary)
+    batch = batch.replace(primary=none, action_mask=none)
+    objective = as_objective(plain_mean, POLICY)
+    counts = {"tokens": jnp.float32(7.0)}
+    (loss, metrics), gradient = jax.value_and_grad(objective.loss_given_counts, has_aux=True)(
+        PARAMS, batch, counts
+    )
+    for leaf in jax.tree.leaves((loss, metrics, gradient)):
+        np.testing.assert_array_equal(leaf, 0.0)
+
+
+LOSS = jnp.float32(1.0)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (
+            LOSS,
+            r"returns \(loss, metrics\), a scalar and a dict; it returned an array of shape \(\)",
+        ),
+        ((LOSS, None), r"its metrics are None; return \{\} where there are none"),
+        ((LOSS, {}, {}), "it returned a tuple of 3"),
+        ((Mean(LOSS, LOSS), {}), r"its loss is a Mean of an array .* return its \.value"),
+        (Mean(LOSS, LOSS), "it returned a Mean of"),
+        ((jnp.ones(3), {}), r"its loss is an array of shape \(3,\)"),
+        ((LOSS, {"note": "good"}), "metric 'note' is 'good'; a metric is a scalar"),
+        ((LOSS, {"each": jnp.ones(3)}), r"metric 'each' is an array of shape \(3,\)"),
+        ((LOSS, {"each": Mean(jnp.ones(3), 3)}), r"metric 'each' is a Mean of an array .*\(3,\)"),
+        ((LOSS, {"turn": 1j * LOSS}), "metric 'turn' is an array of shape .* type complex64"),
+        ((LOSS, {3: LOSS}), "metrics are named by strings, got the name 3"),
+        *[
+            ((LOSS, {name: LOSS}), f"metric '{name}': the training loop writes .* another name")
+            for name in ("step", "stage", "loss", "gradient_norm", "skipped_updates")
+        ],
+    ],
+)
+def test_own_losses_of_another_form_are_refused(result, message):
+    update = jax.jit(make_update(as_objective(lambda params, batch: result, POLICY), DESCENT))
+    batch = jax.tree.map(lambda leaf: leaf[0], make_batch(1, 1))
+    with pytest.raises(ValueError, match=message):
+        update(init_state(PARAMS, DESCENT), batch)
+
+
+def test_metrics_may_be_numbers_of_any_kind():
+    kinds = {"int": 2, "float": 0.5, "flag": jnp.bool_(True), "mean": Mean(6, jnp.int32(2))}
+    objective = as_objective(lambda params, batch: (LOSS, kinds), POLICY)
+    update = jax.jit(make_update(objective, DESCENT))
+    batch = jax.tree.map(lambda leaf: leaf[0], make_batch(1, 4))
+    _, metrics = update(init_state(PARAMS, DESCENT), batch)
+    values = {name: float(metrics[name].value) for name in kinds}
+    assert values == pytest.approx({"int": 2, "float": 0.5, "flag": 1, "mean": 3})
+
+
+def test_an_own_loss_gets_the_policy_and_the_temperature_it_names():
+    batch = jax.tree.map(lambda leaf: leaf[0, 0], make_batch(1, 1))
+
+    def hot(params, batch, temperature):
+        return jnp.float32(temperature), {}
+
+    def both(params, batch, policy, temperature=5.0):
+        return jnp.float32(temperature * (policy is POLICY)), {}
+
+    for function in (hot, both):
+        assert as_objective(function, POLICY, temperature=0.7)(PARAMS, batch)[0] == np.float32(0.7)
+        assert as_objective(function, POLICY)(PARAMS, batch)[0] == 1.0
+
+
 def test_an_objective_must_be_callable():
     with pytest.raises(ValueError, match="an objective is a function"):
         as_objective("grpo", POLICY)
