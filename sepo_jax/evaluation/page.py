@@ -102,10 +102,16 @@ def breakable(key: str) -> Html:
 
 
 def number(value: Any, digits: int = 4) -> Html:
-    """A number to `digits` decimals (fewer when large), NaN and infinities in red, else text."""
+    """A number to `digits` decimals (fewer when large), NaN, infinities and integers beyond
+    the range of floats in red, else text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return escape(value)
-    if not math.isfinite(value):
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:
+        digits = str(abs(value))
+        return tag("span", f"{digits[:6]}... ({len(digits)} digits)", class_="off")
+    if not finite:
         return tag("span", str(value).replace("nan", "NaN"), class_="off")
     if abs(value) < 1e-12:
         value = 0.0 if isinstance(value, float) else value  # rounding residue of an exact zero

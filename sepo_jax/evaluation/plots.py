@@ -29,6 +29,7 @@ STAGE_COLORS = {
 }
 STAGE_MARKERS = {"untrained": "x", "base": "x", "uniform": "|", "sft": "s", "sepo": "o"}
 _MAX_POINTS = 400
+_LARGEST = 1e30  # far below where differences and tick positions overflow
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "report",
@@ -53,7 +54,10 @@ _STYLE = {
 
 
 class Series(NamedTuple):
-    """One curve: steps [n], values [n] (NaN allowed, drawn as a gap and a mark), and its name."""
+    """One curve: steps [n], values [n], and its name.
+
+    Values that are not `drawable` are drawn as a gap and a mark; steps must be.
+    """
 
     steps: Sequence[float]
     values: Sequence[float]
@@ -65,6 +69,11 @@ class Reference(NamedTuple):
 
     value: float
     name: str
+
+
+def drawable(value: float) -> bool:
+    """False for NaN, infinities and numbers beyond 1e30, which no axis can hold."""
+    return abs(value) <= _LARGEST
 
 
 def line_chart(series: Sequence[Series], *, title: str, color: str = COLORS[0]) -> str:
@@ -198,7 +207,7 @@ def _draw(axes, curve: Series, color: str, markers: bool = False) -> None:
     """A curve: every point when few, else means of bins over a band from minimum to maximum."""
     steps, values = np.asarray(curve.steps, float), np.asarray(curve.values, float)
     name = _plain(curve.name)
-    finite = np.isfinite(values)
+    finite = np.abs(values) <= _LARGEST
     if finite.sum() > _MAX_POINTS:
         bins = np.array_split(np.flatnonzero(finite), _MAX_POINTS)
         centres = [steps[part].mean() for part in bins]
@@ -247,7 +256,7 @@ def _span(steps: Sequence[float]) -> float:
 
 def _flat_limits(axes, series: Sequence[Series]) -> None:
     """A constant non-negative curve stands above a zero line, not on an invented scale."""
-    values = [value for curve in series for value in curve.values if math.isfinite(value)]
+    values = [value for curve in series for value in curve.values if drawable(value)]
     if values and min(values) == max(values) >= 0:
         axes.set_ylim(-0.02, 1.02) if values[0] == 0 else axes.set_ylim(0, 2 * values[0])
 

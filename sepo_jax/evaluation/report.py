@@ -1,10 +1,13 @@
 """Writes report.html of a run: one self-contained page, from whatever has been written so far."""
 
+import functools
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from . import page
+from .page import Html, tag
 from .report_details import counters_section, samples_section, settings_section
 from .report_matches import matches_section
 from .report_policy import policy_section
@@ -22,28 +25,41 @@ def render_report(run: RunData) -> str:
     """The page as text: a function of the run's content alone, so equal runs give equal pages.
 
     Plots are inline SVG and the style sheet is inline: nothing is fetched when the page is opened.
-    Text from the run (samples, config, keys) is escaped.
+    Text from the run (samples, config, keys) is escaped. A section that fails on the run's content
+    becomes a note in its place.
     """
-    curves = [
-        (
-            f"curves-{stage or 'unnamed'}",
-            f"{STAGE_LABELS.get(stage, stage)} curves",
-            curves_section(run, stage),
-        )
-        for stage in run.stages()
+    builders = [
+        ("summary", "Summary", summary_section),
+        ("nashconv", "NashConv", nash_conv_section),
+        *(
+            (
+                f"curves-{stage or 'unnamed'}",
+                f"{STAGE_LABELS.get(stage, stage)} curves",
+                functools.partial(curves_section, stage=stage),
+            )
+            for stage in run.stages()
+        ),
+        ("policy", "Policy table", policy_section),
+        ("matches", "Match play", matches_section),
+        ("samples", "Samples", samples_section),
+        ("counters", "Failures", counters_section),
+        ("settings", "Settings", settings_section),
     ]
     sections = [
-        ("summary", "Summary", summary_section(run)),
-        ("nashconv", "NashConv", nash_conv_section(run)),
-        *curves,
-        ("policy", "Policy table", policy_section(run)),
-        ("matches", "Match play", matches_section(run)),
-        ("samples", "Samples", samples_section(run)),
-        ("counters", "Failures", counters_section(run)),
-        ("settings", "Settings", settings_section(run)),
+        (identity, title, _section(identity, title, build, run))
+        for identity, title, build in builders
     ]
     name = str(run.config.get("name") or run.path.resolve().name)
-    return page.document(f"Run {name}", header(run), sections)
+    return page.document(f"Run {name}", _section("header", "Header", header, run), sections)
+
+
+def _section(identity: str, title: str, build: Callable[[RunData], Html], run: RunData) -> Html:
+    """What `build` makes of the run; a section that says why where the content breaks it."""
+    try:
+        return build(run)
+    except Exception as error:  # whatever a file of the run holds, the rest of the page is shown
+        what = f"This section could not be drawn: {type(error).__name__}: {error}"
+        return page.section(identity, title, tag("span", what, class_="off"))
 
 
 def write_report(run_directory: str | os.PathLike) -> Path:

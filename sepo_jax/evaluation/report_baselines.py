@@ -47,7 +47,8 @@ def with_baselines(run: RunData) -> dict[str, dict[str, Any]]:
     A partial run has no summary yet, and its numbers need their reference points all the same:
     uniform play has NashConv 11/12 and an equilibrium 0. The figures of match play are computed
     for both without sampling. NashConv is also given halved, so that nobody has to guess which of
-    the two a number is.
+    the two a number is; in other games it is not, because half of it is the exploitability only
+    where there are two players and a constant sum.
     """
     stages = by_stage(run.summary)
     if run_is_kuhn(run):
@@ -61,9 +62,9 @@ def with_baselines(run: RunData) -> dict[str, dict[str, Any]]:
             for key, value in figures.items():
                 if key in measured:
                     stages[stage].setdefault(key, value)
-    for measures in stages.values():
-        if "nash_conv" in measures:
-            measures.setdefault("exploitability", measures["nash_conv"] / 2)
+        for measures in stages.values():
+            if "nash_conv" in measures:
+                measures.setdefault("exploitability", measures["nash_conv"] / 2)
     return in_order(stages)
 
 
@@ -86,7 +87,7 @@ def _exact_figures(run: RunData, stage: str) -> dict[str, float]:
             return {}
         arrays, _ = exact_episodes(task, table)
         figures = evaluate(arrays, weights, payoff_scale(task.max_payoff), resamples=0)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         # A config of another version, or a table that is no policy: the page shows a dash.
         return {}
     # Tables reply legally by construction; that is no measurement.

@@ -11,8 +11,8 @@ from typing import Any
 from . import page, plots
 from .measures import MEASURES, canonical, describe
 from .page import Html, number, tag
-from .report_baselines import with_baselines
-from .run_data import RunData, to_number
+from .report_baselines import run_is_kuhn, with_baselines
+from .run_data import RunData, step_of
 
 STAGE_LABELS = {
     "uniform": "Uniform",
@@ -48,8 +48,8 @@ def header(run: RunData) -> Html:
     stages = with_baselines(run)
     lines = []
     for stage in run.stages():
-        steps = [to_number(line.get("step")) for line in run.metrics if line.get("stage") == stage]
-        last = max((step for step in steps if step is not None and math.isfinite(step)), default=0)
+        steps = [step_of(line) for line in run.metrics if line.get("stage") == stage]
+        last = max((step for step in steps if step is not None), default=0)
         settings = run.config.get(stage)
         planned = settings.get("steps") if isinstance(settings, Mapping) else None
         of = f" of {planned}" if planned else ""
@@ -148,16 +148,17 @@ def nash_conv_section(run: RunData) -> Html:
     references = [
         plots.Reference(stages[stage]["nash_conv"], label)
         for stage, label in (("uniform", "uniform"), ("best_known", "best known"))
-        if math.isfinite(stages.get(stage, {}).get("nash_conv", math.nan))
+        if plots.drawable(stages.get(stage, {}).get("nash_conv", math.nan))
     ]
     chart = plots.stage_chart(
         curves, title="Exact NashConv", label="NashConv, chips a hand", references=references
     )
+    halved = " Half of this number is the exploitability." if run_is_kuhn(run) else ""
     return page.section(
         "nashconv",
         "NashConv over training",
         "Exact value of the policy's action table at every evaluation. Dashed: uniform play and "
-        "the best known policy. Half of this number is the exploitability.",
+        f"the best known policy.{halved}",
         page.figure(chart, _non_finite([(c.name, c.values) for c in curves.values()])),
     )
 
@@ -178,7 +179,7 @@ def curves_section(run: RunData, stage: str) -> Html:
         f"curves-{stage}" if stage else "curves",
         f"Curves: {STAGE_LABELS.get(stage, stage or 'stage not named')}",
         "Thin: every step; thick: running mean over a twentieth of the stage. A red triangle marks "
-        "a step whose value was not finite.",
+        "a step whose value was not finite or beyond 1e30.",
         tag("div", *panels, class_="grid"),
         tag("p", note, class_="muted") if note else "",
         page.details(f"Other metrics ({len(rest)})", tag("div", *rest, class_="grid"))
@@ -197,11 +198,11 @@ def _panel(run: RunData, stage: str, title: str, keys: list[str], name: str) -> 
 
 
 def _non_finite(curves: list[tuple[str, Any]]) -> Html:
-    """A warning for each curve with values that are not finite."""
+    """A warning for each curve with values that cannot be drawn."""
     parts = []
     for name, values in curves:
-        bad = sum(not math.isfinite(value) for value in values)
+        bad = sum(not plots.drawable(value) for value in values)
         if bad:
-            text = f"{name}: {bad} of {len(values)} values are not finite. "
+            text = f"{name}: {bad} of {len(values)} values are not finite or beyond 1e30. "
             parts.append(tag("span", text, class_="off"))
     return page.join(parts)

@@ -25,6 +25,7 @@ from typing import Any
 from ..names import nearest
 
 STAGES = ("sft", "sepo")
+MAX_STEP = 2.0**53  # beyond it floats skip steps
 _MAX_NOTES_PER_FILE = 5
 
 
@@ -62,14 +63,17 @@ class RunData:
         return [s for s in STAGES if s in seen] + [s for s in seen if s not in STAGES]
 
     def series(self, stage: str, key: str) -> tuple[list[float], list[float]]:
-        """Steps and values of one metric in one stage; lines without the key are left out."""
+        """Steps and values of one metric in one stage.
+
+        Lines without the key, and lines whose step is no finite number, are left out.
+        """
         steps, values = [], []
         for line in self.metrics:
             if str(line.get("stage", "")) != stage or key not in line:
                 continue
-            value = to_number(line[key])
-            if value is not None:
-                steps.append(to_number(line.get("step")) or 0.0)
+            value, step = to_number(line[key]), step_of(line)
+            if value is not None and step is not None:
+                steps.append(step)
                 values.append(value)
         return steps, values
 
@@ -83,6 +87,12 @@ class RunData:
                 if key not in ("stage", "step") and to_number(value) is not None:
                     keys.setdefault(key)
         return list(keys)
+
+
+def step_of(line: Mapping[str, Any]) -> float | None:
+    """The step of a line of metrics, None when it is no finite number a step can be."""
+    step = to_number(line.get("step"))
+    return step if step is not None and abs(step) <= MAX_STEP else None
 
 
 def to_number(value: Any) -> float | None:
@@ -124,6 +134,9 @@ def read_run(directory: str | Path) -> RunData:
     summary = _read_object(path / "summary.json", notes)
     tables = _read_tables(path / "tables.json", notes)
     metrics = _last_writing(_read_lines(path / "metrics.jsonl", notes), "metrics.jsonl", notes)
+    without = sum(step_of(line) is None for line in metrics)
+    if without:
+        notes.append(f"metrics.jsonl: {without} line(s) have no finite step; no curve shows them.")
     # An interrupted run has no timings or samples yet, and versions may sit in the config.
     timings = _last_writing(_read_lines(path / "timings.jsonl", notes), "timings.jsonl", notes)
     samples = _read_lines(path / "samples.jsonl", notes)

@@ -211,11 +211,69 @@ def test_text_from_the_run_is_escaped(small_run):
 def test_tables_of_another_game_are_listed_plainly(small_run):
     tables = {
         "sepo": {"Ks:": [0.2, 0.3, 0.5]},
-        "sft": {f"set {i}": [0.5, 0.5, 0] for i in range(90)},
+        "sft": {f"set {i}": [0.5, 0.5, 0] for i in range(79)},
     }
     (small_run / "tables.json").write_text(json.dumps(tables))
     _, text = _page(small_run)
-    assert "0.200, 0.300, 0.500" in text or "The first 80 of 91 sets are shown" in text
+    assert "Ks: – 0.200, 0.300, 0.500" in text and "sets are shown" not in text
+    tables["sft"] |= {f"set {i}": [0.5, 0.5, 0] for i in range(79, 90)}
+    (small_run / "tables.json").write_text(json.dumps(tables))
+    _, text = _page(small_run)
+    assert "The first 80 of 91 sets are shown" in text and "Ks:" not in text
+
+
+def test_half_of_nash_conv_is_named_exploitability_only_in_kuhn(small_run):
+    assert "exploitability" in with_baselines(read_run(small_run))["sepo"]
+    (small_run / "config.json").write_text(json.dumps({"domain": {"name": "auction"}}))
+    (small_run / "tables.json").unlink()
+    assert "exploitability" not in with_baselines(read_run(small_run))["sepo"]
+    _, text = _page(small_run)
+    assert "Half of this number" not in text and "Exploitability (exact)" not in text
+
+
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "shown"),
+    [
+        ("samples.jsonl", [f'{{"stage": "sepo", "step": {HUGE}}}'], "100000... (401 digits)"),
+        ("metrics.jsonl", ['{"stage": "sft", "step": Infinity, "loss": 1.0}'], "no finite step"),
+        (
+            "metrics.jsonl",
+            [f'{{"stage": "sft", "step": {s}, "loss": 1.0}}' for s in (HUGE, "1e308", "-1e308")],
+            "3 line(s) have no finite step",
+        ),
+        (
+            "metrics.jsonl",
+            [f'{{"stage": "sft", "step": {21 + i}, "loss": {"-" * i}1e308}}' for i in (0, 1)],
+            "loss: 2 of 22 values are not finite or beyond 1e30",
+        ),
+    ],
+)
+def test_no_number_breaks_the_page(small_run, name, lines, shown):
+    with open(small_run / name, "a", encoding="utf-8") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+    _, text = _page(small_run)
+    assert shown in text and "could not be drawn" not in text
+
+
+def test_a_weight_beyond_floats_leaves_a_dash(small_run):
+    config = json.loads((small_run / "config.json").read_text())
+    config["sepo"] |= {"exploitability_weight": int(HUGE), "collusion_weight": 0}
+    (small_run / "config.json").write_text(json.dumps(config | {"sft": {}}))
+    _, text = _page(small_run)
+    assert "could not be drawn" not in text and "NashConv (exact)" in text
+
+
+def test_a_section_that_fails_becomes_a_note(small_run, monkeypatch):
+    def broken(run):
+        raise RuntimeError("odd <content>")
+
+    monkeypatch.setattr("sepo_jax.evaluation.report.samples_section", broken)
+    source, text = _page(small_run)
+    assert "This section could not be drawn: RuntimeError: odd <content>" in text
+    assert "<content>" not in source and "NashConv over training" in text and "Versions" in text
 
 
 def test_a_broken_table_is_reported_not_guessed(small_run):
