@@ -56,9 +56,10 @@ def counted_units(returns: chex.Array, group: chex.Array, mask: chex.Array) -> c
 def group_statistics(returns: chex.Array, group: chex.Array, mask: chex.Array) -> GroupStatistics:
     """Count, mean, standard deviations and spread of each unit's group.
 
-    Returns are shifted by the group's smallest before they are summed: equal returns then give
-    deviations of exactly 0 (the plain mean of seven 0.1 does not), and a small spread around a
-    large mean keeps its digits. Differentiable in `returns`, also where there is no spread.
+    Returns are shifted by the group's smallest and divided by about its spread before they are
+    summed: equal returns then give deviations of exactly 0 (the plain mean of seven 0.1 does not),
+    a small spread around a large mean keeps its digits, and squares of large returns stay finite.
+    Differentiable in `returns`, also where there is no spread.
 
     Args:
       returns: `[N]`, NaN where missing.
@@ -81,14 +82,19 @@ def group_statistics(returns: chex.Array, group: chex.Array, mask: chex.Array) -
     low = jax.ops.segment_min(jnp.where(counted, fixed, jnp.inf), slot, group.size)[slot]
     high = jax.ops.segment_max(jnp.where(counted, fixed, -jnp.inf), slot, group.size)[slot]
     low, high = jnp.where(count > 0, low, 0.0), jnp.where(count > 0, high, 0.0)
-    shifted_mean = total(returns - low) / jnp.maximum(count, 1)
-    squares = total(jnp.square(returns - low - shifted_mean))
+    spread = high - low
+    # In units of about the spread, no sum or square leaves float32; by a power of two, no digit
+    # changes. A constant to the gradient as well.
+    unit = _power_of_two(spread)
+    shifted = (returns - low) / unit
+    shifted_mean = total(shifted) / jnp.maximum(count, 1)
+    squares = total(jnp.square(shifted - shifted_mean))
     return GroupStatistics(
         count=count,
-        mean=low + shifted_mean,
-        std_population=_safe_sqrt(squares / jnp.maximum(count, 1)),
-        std_sample=_safe_sqrt(squares / jnp.maximum(count - 1, 1)),
-        spread=high - low,
+        mean=low + unit * shifted_mean,
+        std_population=unit * _safe_sqrt(squares / jnp.maximum(count, 1)),
+        std_sample=unit * _safe_sqrt(squares / jnp.maximum(count - 1, 1)),
+        spread=spread,
     )
 
 
@@ -138,6 +144,14 @@ def _first_of_group(group):
 def _slots(group):
     """Ids in [0, N), equal where the ids are equal: the place of each id among the sorted ones."""
     return jnp.searchsorted(jnp.sort(group), group)
+
+
+def _power_of_two(values):
+    """The largest power of two that is not above each value; 1 where there is none."""
+    _, exponent = jnp.frexp(values)
+    # Below 2^-126 lie the numbers that devices may flush to 0.
+    power = jnp.ldexp(jnp.ones_like(values), jnp.maximum(exponent - 1, -126))
+    return jnp.where(values > 0, power, 1.0)
 
 
 def _safe_sqrt(values):

@@ -62,6 +62,16 @@ def test_equal_returns_have_exactly_no_spread(value, size):
     np.testing.assert_array_equal(statistics.mean, np.full(size, value, np.float32))
 
 
+@pytest.mark.parametrize("size", [1e-30, 0.3, 1.0, 1e30, 1.5e38])
+def test_returns_of_any_size_have_finite_deviations(size):
+    # size, 0, -size: mean 0, population std size * sqrt(2/3), sample std size. The square of 1e30
+    # is beyond float32.
+    statistics = advantages.group_statistics(*units([size, 0, -size]))
+    np.testing.assert_allclose(statistics.mean, np.zeros(3), atol=1e-7 * size)
+    np.testing.assert_allclose(statistics.std_population, [size * np.sqrt(2 / 3)] * 3, rtol=1e-6)
+    np.testing.assert_allclose(statistics.std_sample, [size] * 3, rtol=1e-6)
+
+
 def test_no_spread_is_decided_by_each_group_alone():  # A02
     returns, group, mask = units([1, 1, 1, 1, 0, 1, 0, 1], [3, 3, 3, 3, 9, 9, 9, 9])
     share = advantages.no_spread_fraction(returns, group, mask)
