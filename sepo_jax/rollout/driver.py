@@ -94,7 +94,8 @@ def run_requests(
       seed, step: fold into every sampling key.
 
     Raises:
-      ValueError: a prompt with no token, or one the policy has no positions for.
+      ValueError: a prompt with no token, with an id outside the vocabulary, or one the policy has
+        no positions for.
     """
     params = _fuse(policy, params)
     pending = deque(requests)
@@ -139,6 +140,14 @@ def _needed(policy: Policy, requests: Iterable[Request], options: EngineOptions)
     for request in requests:
         if not request.prompt:
             raise ValueError(f"request of group {request.group} has an empty prompt")
+        vocabulary = policy.config.vocab_size
+        if min(request.prompt) < 0 or max(request.prompt) >= vocabulary:
+            wrong = next(token for token in request.prompt if not 0 <= token < vocabulary)
+            raise ValueError(
+                f"request of group {request.group} has token id {wrong} in its prompt; the "
+                f"policy's vocabulary has ids 0 to {vocabulary - 1}: was the prompt made by "
+                f"another tokenizer?"
+            )
         longest = max(longest, len(request.prompt))
     if longest + options.max_action_tokens > policy.config.max_positions:
         raise ValueError(

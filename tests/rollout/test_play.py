@@ -158,6 +158,10 @@ def test_bad_input(agent):
         play(policy, params, episodes(), seed=0, slots=0)
     with pytest.raises(ValueError, match="empty prompt"):
         run_requests(policy, params, [Request((), 0, 0)], lambda *_: [], EngineOptions(), seed=0)
+    for token in (-1, 320):
+        wrong = [Request((1, token), 4, 0)]
+        with pytest.raises(ValueError, match=f"group 4 has token id {token} .* ids 0 to 319"):
+            run_requests(policy, params, wrong, lambda *_: [], EngineOptions(), seed=0)
     small = Policy(
         ModelConfig(vocab_size=320, hidden_size=16, num_heads=2, max_positions=16),
         policy.tokenizer,
