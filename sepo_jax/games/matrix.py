@@ -16,6 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sepo_jax.games.arrays import (
+    as_float,
+    as_numbers,
+    check_magnitude,
+    float_type,
+    largest_allowed,
+)
+
 SUM_TOLERANCE = 1e-5
 CONSTANT_TOLERANCE = 1e-9  # relative to the largest payoff
 # Sums written out term by term, all of shape [...], run at memory speed on CPU and at full
@@ -26,7 +34,9 @@ MAX_UNROLLED = 16
 def nash_conv(payoffs, row, col, row_mask=None, col_mask=None) -> jax.Array:
     """max_i (A y)_i - min_j (xᵀ A)_j: the sum of both best-response gains of a zero-sum game.
 
-    0 exactly at an equilibrium, up to rounding (about 1e-7 of the payoff range in float32).
+    0 exactly at an equilibrium, up to rounding: in float32 about 1e-7 of the largest payoff
+    magnitude. A constant added to all payoffs changes nothing but that magnitude; it is taken out
+    first, in float64, where payoffs are no JAX arrays and nothing is traced.
 
     Args:
       payoffs: A, [..., m, n].
@@ -38,10 +48,12 @@ def nash_conv(payoffs, row, col, row_mask=None, col_mask=None) -> jax.Array:
       [...], in units of the payoffs, not halved.
 
     Raises:
-      ValueError: shapes that do not fit (all are named), NaN, negative probabilities, sums that
-        are not 1.
+      ValueError: shapes that do not fit (all are named), no cells, NaN, negative probabilities,
+        sums that are not 1, entries that are no real numbers, payoffs above a quarter of the float
+        range (divide them by a constant).
     """
-    return best_response_values(payoffs, row, col, row_mask, col_mask).sum(axis=-1)
+    arrays = _prepare(payoffs, row, col, row_mask, col_mask, shifted=True)
+    return _best_response_values(*arrays).sum(axis=-1)
 
 
 def exploitability(
@@ -88,8 +100,8 @@ def bimatrix_gains(row_payoffs, col_payoffs, row, col, row_mask=None, col_mask=N
     Raises:
       ValueError: as `nash_conv`.
     """
-    first = _prepare(row_payoffs, row, col, row_mask, col_mask)
-    second = _prepare(col_payoffs, row, col, row_mask, col_mask)
+    first = _prepare(row_payoffs, row, col, row_mask, col_mask, shifted=True)
+    second = _prepare(col_payoffs, row, col, row_mask, col_mask, shifted=True)
     return _bimatrix_gains(first[0], *second)
 
 
@@ -158,12 +170,12 @@ def check_profile(payoffs, row, col, row_mask=None, col_mask=None) -> None:
         infinity in real cells, negative probabilities, sums other than 1.
     """
     _common_shape(payoffs, row, col, row_mask, col_mask)
-    table = np.asarray(payoffs, np.float64)
+    table = np.asarray(as_numbers("payoffs", payoffs), np.float64)
     cells = _valid_cells(table.shape, row_mask, col_mask)
     if not np.isfinite(np.where(cells, table, 0)).all():
         raise ValueError(f"payoffs of shape {list(table.shape)} hold NaN or infinity")
     for name, strategy, mask in (("row", row, row_mask), ("col", col, col_mask)):
-        strategy = np.asarray(strategy, np.float64)
+        strategy = np.asarray(as_numbers(name, strategy), np.float64)
         valid = np.asarray(True if mask is None else mask, bool)
         if not np.broadcast_to(valid, np.broadcast_shapes(valid.shape, (1,))).any(-1).all():
             raise ValueError(f"{name}_mask leaves a game without any action")
@@ -194,7 +206,12 @@ def _common_shape(payoffs, row, col, row_mask, col_mask) -> tuple[int, ...]:
     """Broadcast leading axes, after checking that all shapes fit."""
     shape, row_shape, col_shape = np.shape(payoffs), np.shape(row), np.shape(col)
     masks = [None if mask is None else np.shape(mask) for mask in (row_mask, col_mask)]
-    fits = len(shape) >= 2 and row_shape[-1:] == shape[-2:-1] and col_shape[-1:] == shape[-1:]
+    fits = (
+        len(shape) >= 2
+        and 0 not in shape[-2:]
+        and row_shape[-1:] == shape[-2:-1]
+        and col_shape[-1:] == shape[-1:]
+    )
     fits &= masks[0] is None or masks[0][-1:] == shape[-2:-1]
     fits &= masks[1] is None or masks[1][-1:] == shape[-1:]
     if fits:
@@ -208,39 +225,60 @@ def _common_shape(payoffs, row, col, row_mask, col_mask) -> tuple[int, ...]:
     raise ValueError(
         f"payoffs {list(shape)}, row {list(row_shape)}, col {list(col_shape)}, row_mask "
         f"{text[0]}, col_mask {text[1]} do not fit; expected [..., m, n], [..., m], [..., n], "
-        "[..., m], [..., n]"
+        "[..., m], [..., n] with m and n at least 1"
     )
 
 
-def _prepare(payoffs, row, col, row_mask, col_mask) -> tuple:
-    """Arrays of one float type and of common leading axes; checked when they are concrete."""
-    lead = _common_shape(payoffs, row, col, row_mask, col_mask)
-    given = (payoffs, row, col)
-    arrays = [jnp.asarray(array) for array in given]
-    wide = any(array.dtype == jnp.float64 for array in arrays)
-    dtype = jnp.float64 if wide else jnp.float32
-    ranks = (2, 1, 1)
+def _prepare(payoffs, row, col, row_mask, col_mask, *, shifted: bool = False) -> tuple:
+    """Arrays of one float type and of common leading axes; checked when they are concrete.
+
+    Args:
+      shifted: the result does not change when a constant is added to a game's payoffs.
+    """
+    given = (payoffs, row, col, row_mask, col_mask)
+    lead = _common_shape(*given)
+    names = ("payoffs", "row", "col")
+    numbers = [as_numbers(name, array) for name, array in zip(names, given, strict=False)]
+    dtype = float_type(*numbers)
+    traced = any(isinstance(array, jax.core.Tracer) for array in given)
+    if shifted and not traced and isinstance(numbers[0], np.ndarray):
+        numbers[0] = _near_zero(numbers[0], row_mask, col_mask, dtype)
     arrays = [
-        jnp.broadcast_to(array.astype(dtype), lead + array.shape[array.ndim - rank :])
-        for array, rank in zip(arrays, ranks, strict=True)
+        jnp.broadcast_to(as_float(array, dtype), lead + array.shape[array.ndim - rank :])
+        for array, rank in zip(numbers, (2, 1, 1), strict=True)
     ]
     for mask in (row_mask, col_mask):
         if mask is not None:
             mask = jnp.asarray(mask, bool)
             mask = jnp.broadcast_to(mask, lead + mask.shape[-1:])
         arrays.append(mask)
-    traced = any(isinstance(array, jax.core.Tracer) for array in arrays)
     if not traced and not bool(_is_profile(*arrays)):
-        check_profile(payoffs, row, col, row_mask, col_mask)
-        raise ValueError(f"payoffs overflow {np.dtype(dtype).name}; divide them by a constant")
+        check_profile(*given)
+        table = np.asarray(payoffs, np.float64)
+        cells = np.where(_valid_cells(table.shape, row_mask, col_mask), table, 0)
+        check_magnitude(np.abs(cells).max(initial=0), dtype)
     return tuple(arrays)
+
+
+def _near_zero(payoffs, row_mask, col_mask, dtype) -> np.ndarray:
+    """Payoffs of each game minus the number of their range that is nearest to 0, float64.
+
+    No payoff grows, so nothing is lost where small and large payoffs meet.
+    """
+    table = np.asarray(payoffs, np.float64)
+    cells = _valid_cells(table.shape, row_mask, col_mask)
+    low = np.where(cells, table, np.inf).min(axis=(-2, -1), keepdims=True)
+    high = np.where(cells, table, -np.inf).max(axis=(-2, -1), keepdims=True)
+    finite = np.isfinite(low) & np.isfinite(high)
+    check_magnitude(np.where(finite, np.maximum(-low, high), 0).max(initial=0), dtype)
+    return table - np.where(finite, np.clip(0, low, high), 0)
 
 
 @jax.jit
 def _is_profile(payoffs, row, col, row_mask, col_mask):
     payoffs, row, col = _without_padding(payoffs, row, col, row_mask, col_mask)
     # Written so that NaN fails; an empty mask fails the sum.
-    good = jnp.isfinite(payoffs).all()
+    good = (jnp.abs(payoffs) <= largest_allowed(payoffs.dtype)).all()
     for strategy in (row, col):
         size = strategy.shape[-1]
         small = size <= MAX_UNROLLED

@@ -213,7 +213,7 @@ def test_bad_payoffs_are_named():
     even = np.full(3, 1 / 3)
     with pytest.raises(ValueError, match=r"payoffs.*NaN or infinity"):
         nash_conv(np.where(np.eye(3) > 0, np.nan, RPS), even, even)
-    with pytest.raises(ValueError, match="overflow float32"):
+    with pytest.raises(ValueError, match=r"magnitude 1e\+200.*float32"):
         nash_conv(RPS * 1e200, even, even)
 
 
@@ -227,3 +227,66 @@ def test_symmetry():
         matrix.require_symmetric([[3, 0], [0, 2]], [[2, 0], [0, 3]])
     with pytest.raises(ValueError, match="square"):
         matrix.require_symmetric(np.zeros((2, 3)))
+
+
+# Numbers of every kind and size.
+
+
+def test_large_integers_keep_their_value():
+    first = [1, 0]
+    for payoffs in (10**12 * np.eye(2, dtype=np.int64), [[10**12, 0], [0, 10**12]]):
+        np.testing.assert_allclose(nash_conv(payoffs, first, first), 1e12, rtol=1e-6)
+    assert float(nash_conv(np.eye(2, dtype=bool), first, first)) == 1
+
+
+@pytest.mark.parametrize("payoffs", [np.eye(2) * 1j, jnp.eye(2) * 1j, [[10**30, 0], [0, 0]]])
+def test_other_kinds_of_payoffs_are_refused(payoffs):
+    with pytest.raises(ValueError, match=r"payoffs of type \w+; give real numbers"):
+        nash_conv(payoffs, [1, 0], [1, 0])
+    with pytest.raises(ValueError, match="payoffs of type"):
+        matrix.check_profile(payoffs, [1, 0], [1, 0])
+
+
+def test_complex_strategies_are_refused():
+    with pytest.raises(ValueError, match="row of type complex128"):
+        nash_conv(np.eye(2), np.array([1, 0j]), [1, 0])
+
+
+@pytest.mark.parametrize("offset", [1e7, -1e9, 1e12])
+def test_an_offset_of_all_payoffs_changes_no_gain(offset):
+    # Rock against even play: nothing to gain for the row player, 1 (paper) for the column player.
+    # 1e9 + 1 is no float32: only a shift before the cast can be right.
+    row, col = [1, 0, 0], np.full(3, 1 / 3)
+    np.testing.assert_allclose(nash_conv(offset + RPS, row, col), 1, atol=1e-6)
+    gains = bimatrix_gains(offset + RPS, 5 - RPS - offset, row, col)
+    np.testing.assert_allclose(gains, [0, 1], atol=1e-6)
+    # Padding takes no part in the shift.
+    padded = np.pad(offset + RPS, ((0, 1), (0, 2)), constant_values=np.nan)
+    masks = np.arange(4) < 3, np.arange(5) < 3
+    value = nash_conv(padded, [1, 0, 0, 0], np.pad(col, (0, 2)), *masks)
+    np.testing.assert_allclose(value, 1, atol=1e-6)
+
+
+def test_small_payoffs_beside_large_ones_keep_their_digits():
+    # The column player's first action would cost 1e9; a shift to the middle would drown the 0.3.
+    value = nash_conv(np.array([[0, 0], [1e9, 0.3]]), [1, 0], [0, 1])
+    np.testing.assert_allclose(value, 0.3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
+def test_payoffs_that_could_overflow_are_refused(kind):
+    # 3e38 is a float32, the NashConv 6e38 of this profile is not.
+    payoffs = kind(np.diag(np.array([3e38, -3e38], np.float32)))
+    for function in (nash_conv, matrix.expected_value):
+        with pytest.raises(ValueError, match=r"magnitude 3e\+38.*float32"):
+            function(payoffs, [0, 1], [1, 0])
+    assert np.isfinite(nash_conv(payoffs / 4, [0, 1], [1, 0]))
+    # Padding is not looked at.
+    padded = kind(np.array([[1, 3e38]], np.float32))
+    assert nash_conv(padded, [1], [1, 0], col_mask=[True, False]) == 0
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 2), (2, 0)])
+def test_games_without_cells_are_refused(shape):
+    with pytest.raises(ValueError, match="at least 1"):
+        nash_conv(np.zeros(shape), np.ones(shape[0]), np.ones(shape[1]))
