@@ -76,6 +76,10 @@ def solve_zero_sum(
     if col_payoffs is not None:
         matrix.constant_sum(payoffs, col_payoffs, row_mask, col_mask)
     if symmetric:
+        if rows.shape == cols.shape and (rows != cols).any():
+            raise ValueError(
+                "row_mask and col_mask differ; the seats of a symmetric game have the same actions"
+            )
         valid = rows[..., :, None] & cols[..., None, :]
         other = -table if col_payoffs is None else np.asarray(col_payoffs, np.float64)
         matrix.require_symmetric(np.where(valid, table, 0), np.where(valid, other, 0))

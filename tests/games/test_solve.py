@@ -374,3 +374,11 @@ def test_bad_input():
         solve_zero_sum(np.zeros((2, 2)), None, np.zeros(2, bool))
     with pytest.raises(ValueError, match="simplex"):
         solve_zero_sum(np.zeros((2, 2)), method="simplx")
+
+
+def test_symmetric_games_have_equal_masks():
+    rows, cols = [False, True, False], [True, False, True]
+    with pytest.raises(ValueError, match="row_mask and col_mask differ"):
+        solve_zero_sum(np.zeros((3, 3)), rows, cols, symmetric=True)
+    solution = solve_zero_sum(np.zeros((3, 3)), rows, rows, symmetric=True)
+    assert solution.col.tolist() == [0, 1, 0]
