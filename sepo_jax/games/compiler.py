@@ -9,7 +9,7 @@ strategies", Games and Economic Behavior 14, 1996).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +20,8 @@ from sepo_jax.names import unknown
 CHANCE = -1  # `State.current_player` at a chance node
 NUM_PLAYERS = 2
 CHANCE_TOLERANCE = 1e-9
-PAYOFF_SUM_TOLERANCE = 1e-9
+PAYOFF_SUM_TOLERANCE = 1e-9  # relative to `TreeGame.payoff_scale`
+ROUNDING = 1e-15  # of a sum of two payoffs, relative to the larger one
 
 
 class State(Protocol):
@@ -60,8 +61,9 @@ class TreeGame:
       infoset_players: int[infosets], who decides there.
       legal_mask: bool[infosets, actions].
       payoff_sum: what the two payoffs add up to at every terminal history, or None when it varies.
+      payoff_ranges: (lowest, highest) payoff of each player.
       num_histories: nodes of the tree, root and terminal ones included.
-      forms: sequence form of each player, see `sequence.PlayerForm`.
+      forms: sequence form of each player, see `sequence.PlayerForm`, of payoffs minus `offsets`.
     """
 
     name: str
@@ -69,6 +71,7 @@ class TreeGame:
     infoset_players: np.ndarray
     legal_mask: np.ndarray
     payoff_sum: float | None
+    payoff_ranges: tuple[tuple[float, float], tuple[float, float]]
     num_histories: int
     forms: tuple[PlayerForm, PlayerForm]
 
@@ -90,6 +93,27 @@ class TreeGame:
     def zero_sum(self) -> bool:
         """True where the payoffs add up to 0 at every terminal history."""
         return self.payoff_sum == 0.0
+
+    @property
+    def offsets(self) -> tuple[float, float]:
+        """Constant that `forms` leave out of each player's payoffs; it shifts values, not gains.
+
+        It is the number of the payoff range that is nearest to 0, so no payoff grows and small
+        differences between large payoffs keep their digits.
+        """
+        first, second = (min(max(low, 0.0), high) for low, high in self.payoff_ranges)
+        return first, second
+
+    @property
+    def payoff_scale(self) -> float:
+        """Largest magnitude of a payoff minus its player's offset."""
+        ranges = zip(self.payoff_ranges, self.offsets, strict=True)
+        return max(max(high - offset, offset - low) for (low, high), offset in ranges)
+
+    @property
+    def largest_payoff(self) -> float:
+        """Largest magnitude of a payoff."""
+        return max(max(-low, high) for low, high in self.payoff_ranges)
 
     def index(self, infoset: str) -> int:
         """Row of an information set in policy tables; ValueError for a name the game lacks."""
@@ -121,8 +145,7 @@ class _Compiler:
         self.max_histories = max_histories
         self.infosets: dict[str, _Infoset] = {}
         self.names: list[str] = []
-        self.payoffs: dict[tuple, list[float]] = {}
-        self.sums: set[float] = set()
+        self.terminals: list[tuple[tuple, float, float, float]] = []
         self.num_histories = 0
 
     def walk(self, root: State) -> None:
@@ -227,10 +250,32 @@ class _Compiler:
                 f"{self.name}: returns {returns} after {_describe_path(path)}; "
                 f"two finite numbers are needed, one a player"
             )
-        self.sums.add(returns[0] + returns[1])
-        entry = self.payoffs.setdefault(last, [0.0, 0.0])
-        entry[0] += weight * returns[0]
-        entry[1] += weight * returns[1]
+        self.terminals.append((last, weight, *returns))
+
+    def payoff_ranges(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        columns = [[terminal[2 + player] for terminal in self.terminals] for player in (0, 1)]
+        first, second = ((min(column), max(column)) for column in columns)
+        return first, second
+
+    def payoff_sum(self, scale: float, largest: float) -> float | None:
+        """The constant that both payoffs add up to, or None."""
+        sums = [first + second for *_, first, second in self.terminals]
+        low, high = min(sums), max(sums)
+        tolerance = PAYOFF_SUM_TOLERANCE * scale + ROUNDING * largest
+        # Written so that NaN, from sums that overflow, means general-sum.
+        if not high - low <= tolerance:
+            return None
+        total = (low + high) / 2
+        return 0.0 if abs(total) <= tolerance else total
+
+    def payoffs(self, offsets: tuple[float, float]) -> dict[tuple, list[float]]:
+        """Payoffs minus offsets of every pair of sequences, summed with their chance weights."""
+        result: dict[tuple, list[float]] = {}
+        for last, weight, first, second in self.terminals:
+            entry = result.setdefault(last, [0.0, 0.0])
+            entry[0] += weight * (first - offsets[0])
+            entry[1] += weight * (second - offsets[1])
+        return result
 
 
 def compile_game(
@@ -259,25 +304,23 @@ def compile_game(
     players = np.array([infoset.player for infoset in infosets], np.int32)
     parents: list[Any] = [infoset.parent for infoset in infosets]
     depths = np.array([infoset.depth for infoset in infosets], np.int32)
-    forms = tuple(
-        player_form(player, players, parents, depths, legal_mask, compiler.payoffs)
-        for player in range(NUM_PLAYERS)
-    )
-    low, high = min(compiler.sums), max(compiler.sums)
-    scale = max(1.0, abs(low), abs(high))
-    constant = high - low <= PAYOFF_SUM_TOLERANCE * scale
-    payoff_sum = (low + high) / 2 if constant else None
-    if constant and abs(payoff_sum) <= PAYOFF_SUM_TOLERANCE:
-        payoff_sum = 0.0
-    return TreeGame(
+    game = TreeGame(
         name=compiler.name,
         infoset_names=tuple(compiler.names),
         infoset_players=players,
         legal_mask=legal_mask,
-        payoff_sum=payoff_sum,
+        payoff_sum=None,
+        payoff_ranges=compiler.payoff_ranges(),
         num_histories=compiler.num_histories,
-        forms=forms,
+        forms=(),
     )
+    payoffs = compiler.payoffs(game.offsets)
+    forms = tuple(
+        player_form(player, players, parents, depths, legal_mask, payoffs)
+        for player in range(NUM_PLAYERS)
+    )
+    payoff_sum = compiler.payoff_sum(game.payoff_scale, game.largest_payoff)
+    return replace(game, payoff_sum=payoff_sum, forms=forms)
 
 
 def _describe_path(path) -> str:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sepo_jax.games import sequence
+from sepo_jax.games.arrays import check_magnitude
 from sepo_jax.games.compiler import TreeGame
 from sepo_jax.games.tree import evaluate_on_host
 from sepo_jax.names import check_option
@@ -52,7 +53,7 @@ def solve_sequence_form(game: TreeGame, *, tolerance: float = 1e-8) -> TreeEquil
     the guarantee.
 
     Args:
-      tolerance: largest NashConv accepted, relative to the largest payoff.
+      tolerance: largest NashConv accepted, relative to `TreeGame.payoff_scale`.
 
     Raises:
       ValueError: a general-sum game.
@@ -74,7 +75,7 @@ def solve_sequence_form(game: TreeGame, *, tolerance: float = 1e-8) -> TreeEquil
         policy[form.infosets] = np.where(filled, rows / safe, policy[form.infosets])
     # Rounding of float32 uniform rows and of the solver is taken out.
     policy /= policy.sum(axis=1, keepdims=True)
-    return check_equilibrium(game, policy, tolerance=tolerance * _payoff_scale(game))
+    return check_equilibrium(game, policy, tolerance=tolerance * game.payoff_scale)
 
 
 def check_equilibrium(game: TreeGame, policy, *, tolerance: float = 1e-8) -> TreeEquilibrium:
@@ -97,11 +98,6 @@ def check_equilibrium(game: TreeGame, policy, *, tolerance: float = 1e-8) -> Tre
     return TreeEquilibrium(np.asarray(policy, np.float64), values, gains)
 
 
-def _payoff_scale(game: TreeGame) -> float:
-    """Sum of chance-weighted payoff magnitudes: bounds every expected payoff."""
-    return max(1.0, sum(float(np.abs(weight).sum()) for _, weight in game.forms[0].terms))
-
-
 def _optimal_plan(game: TreeGame, player: int) -> np.ndarray:
     """Max-min realization plan [sequences] of one player."""
     from scipy.optimize import linprog
@@ -111,7 +107,10 @@ def _optimal_plan(game: TreeGame, player: int) -> np.ndarray:
     num_own, num_other = own.num_sequences, 1 + len(other.infosets)
     own_legal = _legal_sequences(game, own)
     kept = np.flatnonzero(_legal_sequences(game, other))
-    guarantee = hstack([-_payoff_matrix(own, other), _flow(game, other).T], format="csr")[kept]
+    payoffs = _payoff_matrix(own, other)
+    # The solver's tolerances are absolute; the plan does not depend on the unit of payoffs.
+    payoffs = payoffs / (abs(payoffs).max() or 1)
+    guarantee = hstack([-payoffs, _flow(game, other).T], format="csr")[kept]
     flow = _flow(game, own)
     empty = coo_array((flow.shape[0], num_other))
     start = np.zeros(flow.shape[0])
@@ -127,6 +126,7 @@ def _optimal_plan(game: TreeGame, player: int) -> np.ndarray:
         b_eq=start,
         bounds=bounds,
         method="highs",
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )
     if result.x is None:
         raise ArithmeticError(f"linear program of {game.name} failed: {result.message}")
@@ -200,9 +200,11 @@ def cfr(
       (average policy [infosets, actions], state).
 
     Raises:
-      ValueError: unknown `average`, or no step that the average could use.
+      ValueError: unknown `average`, no step that the average could use, or payoffs near the end of
+        the float32 range.
     """
     check_option("average", average, AVERAGES)
+    check_magnitude(game.largest_payoff, np.float32)
     done = 0 if state is None else int(state.iteration)
     if done + iterations <= delay:
         raise ValueError(f"{done + iterations} iterations with delay {delay}: nothing to average")

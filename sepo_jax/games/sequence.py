@@ -51,7 +51,8 @@ class PlayerForm:
       parents: int[n], sequence above each one.
       levels: one `Level` a depth.
       root_row: row of the terms that belong to the empty sequence (may be the zero row).
-      terms: groups (opponent sequences int[t, K], own payoffs float[t, K] times chance), K rising.
+      terms: groups (opponent sequences int[t, K], payoffs float[t, K]: own, minus the player's
+        offset, times chance), K rising.
       sequences: int[t total], own sequence of each row of terms.
     """
 
@@ -74,7 +75,8 @@ def player_form(player, players, parents, depths, legal_mask, payoffs) -> Player
       player: 0 or 1.
       players, depths: int[infosets]; parents: last own (infoset, action) or None for each infoset.
       legal_mask: bool[infosets, actions].
-      payoffs: {(sequence of player 0, sequence of player 1): both payoffs}, chance-weighted.
+      payoffs: {(sequence of player 0, sequence of player 1): both payoffs minus their offsets,
+        chance-weighted}.
     """
     num_actions = legal_mask.shape[1]
     order, local = _own_order(player, players, depths)
@@ -260,6 +262,8 @@ def policy_action_values(form: PlayerForm, policy, terminal, xp):
       ([n, A, B], [n, B]): values of actions and information sets, ordered as `form.infosets`.
     """
     own = policy[form.infosets]
+    if not form.levels:
+        return own, own[:, 0]
     below, actions, infosets = None, [], []
     for level in reversed(form.levels):
         actions.append(_action_values(level, terminal, below, xp))

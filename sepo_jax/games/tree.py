@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sepo_jax.games import sequence
+from sepo_jax.games.arrays import as_float, as_numbers, check_magnitude, float_type
 from sepo_jax.games.compiler import CHANCE, State, TreeGame, compile_game
 from sepo_jax.games.open_spiel import from_open_spiel
 
@@ -58,7 +59,8 @@ def expected_values(game: TreeGame, policy) -> jax.Array:
       [..., 2]. Differentiable: the derivative by π(I, a) is reach of I times action value.
 
     Raises:
-      ValueError: a wrong shape, NaN, negative entries, illegal mass, rows not summing to 1.
+      ValueError: a wrong shape, NaN, negative entries, illegal mass, rows not summing to 1; payoffs
+        above a quarter of the float range.
     """
     return _evaluate(game, "expected", policy)
 
@@ -88,7 +90,7 @@ def nash_conv(game: TreeGame, policy) -> jax.Array:
     """
     if game.payoff_sum is None:
         return gains(game, policy).sum(axis=-1)
-    return best_response_values(game, policy).sum(axis=-1) - game.payoff_sum
+    return _evaluate(game, "nash_conv", policy)
 
 
 def exploitability(game: TreeGame, policy) -> jax.Array:
@@ -139,7 +141,7 @@ def normal_form(game: TreeGame) -> tuple[np.ndarray, np.ndarray]:
     for player, form in enumerate(game.forms):
         own, other = plans[player], plans[1 - player]
         values = sequence.terminal_values(form, other, np)[:-1]
-        matrices.append(own[form.sequences].T @ values)
+        matrices.append(own[form.sequences].T @ values + game.offsets[player])
     return matrices[0], matrices[1].T
 
 
@@ -152,7 +154,7 @@ def check_policy(game: TreeGame, policy) -> None:
         information set is named.
     """
     _check_shape(game, np.shape(policy))
-    table = np.asarray(policy, np.float64)
+    table = np.asarray(as_numbers("policy", policy), np.float64)
     table = table.reshape(math.prod(table.shape[:-2]), *table.shape[-2:])
     for fault, bad in (
         ("holds NaN or infinity", ~np.isfinite(table).all(-1)),
@@ -193,17 +195,19 @@ def _check_shape(game: TreeGame, shape: tuple[int, ...]) -> None:
 def _evaluate(game: TreeGame, quantity: str, policy) -> jax.Array:
     if isinstance(policy, jax.core.Tracer):
         _check_shape(game, policy.shape)
-        return _batched(game, quantity, _as_float(policy))
+        return _batched(game, quantity, _as_float(game, policy))
     _check_shape(game, np.shape(policy))
-    table = _as_float(policy)
+    table = _as_float(game, policy)
     if not bool(_all_valid(game, table)):
         check_policy(game, policy)
     return _batched(game, quantity, table)
 
 
-def _as_float(policy) -> jax.Array:
-    table = jnp.asarray(policy)
-    return table if table.dtype == jnp.float64 else table.astype(jnp.float32)
+def _as_float(game: TreeGame, policy) -> jax.Array:
+    policy = as_numbers("policy", policy)
+    dtype = float_type(policy)
+    check_magnitude(game.largest_payoff, dtype)
+    return as_float(policy, dtype)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -246,15 +250,26 @@ def _passes(game: TreeGame, policy, xp):
 
 def _expected(game: TreeGame, policy, xp):
     reach, terminal = _passes(game, policy, xp)
-    first = sequence.policy_value(game.forms[0], reach[0], terminal[0], xp)
+    first = sequence.policy_value(game.forms[0], reach[0], terminal[0], xp) + game.offsets[0]
     if game.payoff_sum is not None:
         return xp.stack([first, game.payoff_sum - first])
-    return xp.stack([first, sequence.policy_value(game.forms[1], reach[1], terminal[1], xp)])
+    second = sequence.policy_value(game.forms[1], reach[1], terminal[1], xp) + game.offsets[1]
+    return xp.stack([first, second])
+
+
+def _best_without_offsets(game: TreeGame, policy, xp):
+    _, terminal = _passes(game, policy, xp)
+    return [sequence.best_value(game.forms[p], terminal[p], xp) for p in (0, 1)]
 
 
 def _best(game: TreeGame, policy, xp):
-    _, terminal = _passes(game, policy, xp)
-    return xp.stack([sequence.best_value(game.forms[p], terminal[p], xp) for p in (0, 1)])
+    values = _best_without_offsets(game, policy, xp)
+    return xp.stack([value + offset for value, offset in zip(values, game.offsets, strict=True)])
+
+
+def _constant_sum_nash_conv(game: TreeGame, policy, xp):
+    first, second = _best_without_offsets(game, policy, xp)
+    return first + second - (game.payoff_sum - sum(game.offsets))
 
 
 def _gains(game: TreeGame, policy, xp):
@@ -272,18 +287,24 @@ def _response(game: TreeGame, policy, xp):
     return xp.concatenate(rows)[order.astype(sequence.INDEX)].astype(policy.dtype)
 
 
-_QUANTITIES = {"expected": _expected, "best": _best, "gains": _gains, "response": _response}
+_QUANTITIES = {
+    "expected": _expected,
+    "best": _best,
+    "nash_conv": _constant_sum_nash_conv,
+    "gains": _gains,
+    "response": _response,
+}
 
 
 def evaluate_on_host(game: TreeGame, quantity: str, policy: np.ndarray) -> np.ndarray:
     """The same passes in numpy float64 for one policy: what solvers are verified with.
 
     Args:
-      quantity: "expected", "best", "gains" or "response".
+      quantity: "expected", "best", "gains", "response", or "nash_conv" in constant-sum games.
       policy: [infosets, actions].
 
     Returns:
-      [2], or [infosets, actions] for "response".
+      [2]; [infosets, actions] for "response"; one number for "nash_conv".
     """
     check_policy(game, policy)
     table = np.asarray(policy, np.float64)[:, :, None]

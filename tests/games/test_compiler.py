@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from sepo_jax.games import KUHN, Chance, Decision, Leaf, compile_game, expected_values, gains
+from sepo_jax.games import (
+    KUHN,
+    Chance,
+    Decision,
+    Leaf,
+    compile_game,
+    expected_values,
+    from_matrix,
+    gains,
+)
 
 
 def leaf(value):
@@ -125,3 +134,16 @@ def test_too_large_or_endless_games_are_refused():
         compile_game(Chance([(1 / 64, leaf(0))] * 64), max_histories=50)
     with pytest.raises(ValueError, match=r"twice on one path|max_histories"):
         compile_game(Endless(0, "x", (leaf(0),)), max_histories=50)
+
+
+@pytest.mark.parametrize("unit", [1e-10, 1.0, 1e10])
+def test_payoff_sum_does_not_depend_on_the_unit(unit):
+    dilemma = np.array([[5, 0], [10, 1.0]]) * unit
+    assert from_matrix(dilemma, dilemma.T).payoff_sum is None
+    np.testing.assert_allclose(from_matrix(dilemma, 3 * unit - dilemma).payoff_sum, 3 * unit)
+    assert from_matrix(dilemma).zero_sum
+
+
+def test_a_small_variation_of_the_sum_beside_a_large_offset_is_seen():
+    assert from_matrix(1e7 + np.array([[0, 0.005]]), np.array([[0, 0.0]])).payoff_sum is None
+    assert from_matrix(1e7 + np.array([[0, 0.1]]), np.array([[0.3, 0.2]])).payoff_sum is not None

@@ -233,3 +233,35 @@ def test_bad_options():
 
 def test_family_member_passes_the_check():
     assert check_equilibrium(KUHN, equilibrium_policy(0.2)).nash_conv < 1e-12
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-9, 1e9, 1e40])
+def test_the_unit_of_payoffs_does_not_matter(unit):
+    payoffs = np.random.default_rng(0).normal(size=(5, 5))
+    solution = solve_sequence_form(from_matrix(payoffs * unit))
+    np.testing.assert_allclose(solution.nash_conv / unit, 0, atol=1e-9)
+    np.testing.assert_allclose(solution.values[0] / unit, solve_zero_sum(payoffs).value, atol=1e-9)
+
+
+def test_an_offset_is_no_excuse_for_a_wrong_profile(monkeypatch):
+    # 0.02 of gain is small beside payoffs of 1e7, but not beside what is at stake.
+    from sepo_jax.games import equilibrium
+
+    monkeypatch.setattr(equilibrium, "_optimal_plan", lambda *_: np.array([1, 0.34, 0.33, 0.33]))
+    game = from_matrix(1e7 + np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0.0]]))
+    with pytest.raises(ArithmeticError, match="not an equilibrium"):
+        solve_sequence_form(game)
+
+
+def test_all_zero_tree():
+    assert solve_sequence_form(from_matrix(np.zeros((2, 3)))).nash_conv == 0
+
+
+@pytest.mark.parametrize("player", [0, 1])
+def test_players_without_decisions(player):
+    game = compile_game(Decision(player, "only", [Leaf((1, -1)), Leaf((2, -2))]))
+    for solver in (cfr, cfr_plus):
+        policy, _ = solver(game, 1000)
+        assert policy[0, 1 - player] > 0.99
+    assert solve_sequence_form(game).policy.tolist() == [np.eye(2)[1 - player].tolist()]
+    assert cfr(compile_game(Leaf((1, -1))), 3)[0].shape == (0, 1)

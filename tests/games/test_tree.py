@@ -17,6 +17,7 @@ from sepo_jax.games import (
     Leaf,
     best_response,
     best_response_values,
+    cfr,
     compile_game,
     expected_values,
     exploitability,
@@ -315,3 +316,40 @@ def test_mixing_realization_plans_is_convex_in_nash_conv(oracle, seed):
         mixed[form.infosets] = plan / plan.sum(axis=1, keepdims=True)
     pair = nash_conv(KUHN, np.stack([one, other]))
     assert float(nash_conv(KUHN, mixed)) <= float(pair.mean()) + 1e-5
+
+
+# Large payoffs.
+
+
+@pytest.mark.parametrize("offset", [1e7, -1e9, 1e12])
+def test_an_offset_of_all_payoffs_changes_no_gain(offset):
+    # Rock against even play: nothing to gain for the first player, 1 (paper) for the second.
+    payoffs = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0.0]])
+    policy = np.array([[1, 0, 0], [1 / 3] * 3])
+    constant_sum = from_matrix(offset + payoffs, 2 - payoffs)
+    assert constant_sum.payoff_sum == offset + 2
+    general = from_matrix(offset + payoffs, np.diag([0, 0, 5.0]) - payoffs)
+    for game in (constant_sum, general):
+        np.testing.assert_allclose(nash_conv(game, policy), 1, atol=1e-6)
+        np.testing.assert_allclose(gains(game, policy), [0, 1], atol=1e-6)
+        np.testing.assert_allclose(expected_values(game, policy)[0], offset, rtol=1e-6)
+        np.testing.assert_allclose(best_response_values(game, policy)[0], offset, rtol=1e-6)
+        np.testing.assert_array_equal(normal_form(game)[0], offset + payoffs)
+
+
+@pytest.mark.parametrize("size", [3e38, 1e40])
+def test_payoffs_that_could_overflow_are_refused(size):
+    game, policy = from_matrix(np.diag([size, -size])), np.array([[0, 1.0], [1, 0]])
+    for function in (nash_conv, gains, expected_values, jax.jit(nash_conv, static_argnums=0)):
+        with pytest.raises(ValueError, match=r"payoffs of magnitude.*float32"):
+            function(game, policy)
+    with pytest.raises(ValueError, match=r"payoffs of magnitude.*float32"):
+        cfr(game, 1)
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(nash_conv(game, policy), 2 * size)
+
+
+def test_policies_of_other_kinds_are_refused():
+    with pytest.raises(ValueError, match="policy of type complex"):
+        nash_conv(KUHN, KUHN.uniform_policy() + 0j)
+    assert nash_conv(from_matrix(np.eye(2)), [[1, 0], [1, 0]]) == 1
