@@ -139,6 +139,22 @@ def test_missing_rewards_mask_their_own_sample(name):  # A04
     assert credit.metrics["return_mean"].value == pytest.approx(3 / 4)
 
 
+@pytest.mark.parametrize("infinity", [float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["grpo", "tree_grpo", "reinforce", "bpo", "srpo"])
+def test_infinite_rewards_are_refused(name, infinity):
+    # Segments: the prompt, then the actions.
+    with pytest.raises(ValueError, match=r"segment 2 has reward -?inf.*NaN means missing"):
+        assign(name, samples([1, infinity, 0]))
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_mas"])
+def test_large_rewards_are_scaled_by_their_deviation(name):
+    # Mean 0, population std 1e30 sqrt(2/3).
+    forest = samples([1e30, 0, -1e30])
+    expected = np.sqrt(3 / 2) * np.array([1, 0, -1])
+    np.testing.assert_allclose(of_actions(assign(name, forest), forest), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["reinforce", "ppo"])
 def test_missing_rewards_without_groups(name):  # A04
     forest = samples([1, NAN, 2])
@@ -177,6 +193,26 @@ def test_groups_of_one_are_zero_and_counted():  # A17
         credit = assign_credit("rloo", forest)
     np.testing.assert_array_equal(of_actions(credit, forest), [0, -1, 1])
     assert credit.metrics["groups_of_one"].value == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [("bpo", "sample"), ("dr_mas", "action"), ("at_grpo", "action"), ("srpo", "event")],
+)
+def test_groups_of_one_warn_whatever_is_compared(name, unit):  # A17
+    with pytest.warns(UserWarning, match=f"1 groups have a single {unit}") as caught:
+        assign_credit(name, samples([3], [1, 2]))
+    assert caught[0].filename == __file__
+
+
+def test_an_observation_seen_once_is_no_reason_to_warn():
+    # Both prompts have two episodes; GiGPO's anchors are states that happen to repeat.
+    forest = samples([1, 2], [3, 4])
+    forest = forest.replace(observation=np.arange(forest.num_segments))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        credit = assign_credit("gigpo", forest)
+    assert credit.metrics["observation_groups_of_one"].value == 4
 
 
 def test_group_size_is_checked():  # A17

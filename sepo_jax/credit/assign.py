@@ -10,6 +10,12 @@ import warnings
 import numpy as np
 
 from sepo_jax.algorithms import Algorithm, get_algorithm
+from sepo_jax.credit.checks import (
+    check_group_size,
+    check_lengths,
+    check_rewards,
+    warn_small,
+)
 from sepo_jax.credit.comparisons import grouped, numbered, path_credit, tree
 from sepo_jax.forest import NO_EVENT, Batch, Forest, fill, pack
 from sepo_jax.forest.returns import PathActions, path_actions
@@ -99,14 +105,16 @@ def assign_credit(
       Credit.
 
     Raises:
-      ValueError: values or reference_logp needed and missing, or of the wrong length; a group of
-        another size than `group_size`; siblings compared where episodes have several contexts.
+      ValueError: an infinite reward; values or reference_logp needed and missing, or of the wrong
+        length; a group of another size than `group_size`; siblings compared where episodes have
+        several contexts.
     """
     algorithm = get_algorithm(algorithm)
     forest.validate()
-    _check_lengths(forest, values=values, reference_logp=reference_logp)
+    check_rewards(forest)
+    check_lengths(forest, values=values, reference_logp=reference_logp)
     work = _start(algorithm, forest, reference_logp)
-    _check_group_size(forest, work.leaves, group_size)
+    check_group_size(forest, work.leaves, group_size)
     metrics = _base_metrics(work)
     token_credit = None
     if algorithm.compare == "none":
@@ -146,27 +154,6 @@ def prepare(
     known = {"value": values, "reference_logp": reference_logp}
     given = {name: array for name, array in known.items() if array is not None}
     return fill(batch, **given, **credit.arrays()), credit.metrics
-
-
-def _check_lengths(forest: Forest, **arrays: np.ndarray | None) -> None:
-    for name, array in arrays.items():
-        if array is not None and np.shape(array) != (forest.num_tokens,):
-            raise ValueError(
-                f"{name} has shape {np.shape(array)}; the forest has {forest.num_tokens} tokens"
-            )
-
-
-def _check_group_size(forest: Forest, leaves: np.ndarray, group_size: int | None) -> None:
-    if group_size is None:
-        return
-    _, first = np.unique(forest.episode[leaves], return_index=True)
-    groups, sizes = np.unique(forest.group[leaves[first]], return_counts=True)
-    wrong = sizes != group_size
-    if wrong.any():
-        raise ValueError(
-            f"group {groups[wrong][0]} has {sizes[wrong][0]} episodes, expected {group_size}; "
-            f"a group is all samples of one prompt: check the group ids"
-        )
 
 
 def _start(algorithm: Algorithm, forest: Forest, reference_logp: np.ndarray | None) -> _Work:
@@ -239,7 +226,7 @@ def _without_group(work: _Work, values: np.ndarray | None) -> tuple[np.ndarray, 
     else:
         mean = work.spread_over_segments(actions.episode)
         work.path_advantage[:] = np.where(work.counts, actions.episode, 0.0)
-    work.segment_advantage[:] = np.nan_to_num(mean)
+    work.segment_advantage[:] = np.where(np.isnan(mean), 0.0, mean)
     return None
 
 
@@ -260,8 +247,9 @@ def _episodes(work: _Work) -> dict[str, Mean]:
     work.path_advantage[:] = advantage[unit]
     if not row.count_no_spread:
         work.path_keep &= teaches[unit]
-    work.segment_advantage[:] = np.nan_to_num(work.spread_over_segments(work.path_advantage))
-    _warn_small(result.groups_of_one, "episode")
+    mean = work.spread_over_segments(work.path_advantage)
+    work.segment_advantage[:] = np.where(np.isnan(mean), 0.0, mean)
+    warn_small(result.groups_of_one, "episode")
     return {"no_spread_fraction": result.no_spread, "groups_of_one": result.groups_of_one}
 
 
@@ -315,6 +303,8 @@ def _segments(work: _Work) -> dict[str, Mean]:
             work.segment_keep &= below | (spread > 0)
             work.path_keep |= work.counts
         return metrics
+    # An observation that is seen once is no such sign: most states do not repeat.
+    warn_small(result.groups_of_one, "event" if row.compare == "event_type" else "action")
     work.segment_advantage[:] = np.where(counts, advantage, 0.0)
     work.segment_keep &= counts & (row.count_no_spread | (spread > 0))
     return metrics | names
@@ -348,6 +338,7 @@ def _siblings(work: _Work) -> dict[str, Mean]:
     work.path_advantage[:] = result.advantage[leaves]
     if not work.algorithm.count_no_spread:
         work.segment_keep &= result.teaches
+    warn_small(result.groups_of_one, "sample")
     return {"no_spread_fraction": result.no_spread, "groups_of_one": result.groups_of_one}
 
 
@@ -388,12 +379,3 @@ def _mean_over_tokens(work: _Work, owner, advantage, acted) -> np.ndarray:
     summed, counted = (np.bincount(owner, values, size) for values in (advantage, acted))
     totals = np.bincount(leaf, summed[segment], len(work.leaves))
     return totals / np.maximum(np.bincount(leaf, counted[segment], len(work.leaves)), 1)
-
-
-def _warn_small(groups_of_one: Mean, unit: str) -> None:
-    if groups_of_one.sum:
-        warnings.warn(
-            f"{int(groups_of_one.sum)} groups have a single {unit}, whose advantage is 0; if that "
-            f"is not meant, check that group ids name the prompt and not the sample",
-            stacklevel=4,
-        )
