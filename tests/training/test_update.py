@@ -158,7 +158,7 @@ def plain_mean(params, batch):
         batch.source, batch.target,
     )  # fmt: skip
     count = batch.primary.sum()
-    summed = jnp.where(batch.primary, -scores.logp, 0.0).sum()
+    summed = (-scores.logp * batch.primary).sum()
     return summed / count, {"plain": summed / count, "parts": Mean(summed, count)}
 
 
