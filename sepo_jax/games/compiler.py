@@ -269,12 +269,13 @@ class _Compiler:
         return 0.0 if abs(total) <= tolerance else total
 
     def payoffs(self, offsets: tuple[float, float]) -> dict[tuple, list[float]]:
-        """Payoffs minus offsets of every pair of sequences, summed with their chance weights."""
+        """Payoffs minus offsets, and 1, of every pair of sequences: chance-weighted sums."""
         result: dict[tuple, list[float]] = {}
         for last, weight, first, second in self.terminals:
-            entry = result.setdefault(last, [0.0, 0.0])
+            entry = result.setdefault(last, [0.0, 0.0, 0.0])
             entry[0] += weight * (first - offsets[0])
             entry[1] += weight * (second - offsets[1])
+            entry[2] += weight
         return result
 
 

@@ -154,7 +154,7 @@ def _payoff_matrix(own: sequence.PlayerForm, other: sequence.PlayerForm):
     from scipy.sparse import coo_array
 
     rows, cols, values, start = [], [], [], 0
-    for opponent, weight in own.terms:
+    for opponent, _, weight in own.terms:
         members = own.sequences[start : start + len(opponent)]
         start += len(opponent)
         rows.append(opponent.ravel())

@@ -51,8 +51,8 @@ class PlayerForm:
       parents: int[n], sequence above each one.
       levels: one `Level` a depth.
       root_row: row of the terms that belong to the empty sequence (may be the zero row).
-      terms: groups (opponent sequences int[t, K], payoffs float[t, K]: own, minus the player's
-        offset, times chance), K rising.
+      terms: groups (opponent sequences int[t, K], chance weights float[t, K], own payoffs minus the
+        player's offset times chance float[t, K]), K rising.
       sequences: int[t total], own sequence of each row of terms.
     """
 
@@ -60,7 +60,7 @@ class PlayerForm:
     parents: np.ndarray
     levels: tuple[Level, ...]
     root_row: int
-    terms: tuple[tuple[np.ndarray, np.ndarray], ...]
+    terms: tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]
     sequences: np.ndarray
 
     @property
@@ -75,8 +75,8 @@ def player_form(player, players, parents, depths, legal_mask, payoffs) -> Player
       player: 0 or 1.
       players, depths: int[infosets]; parents: last own (infoset, action) or None for each infoset.
       legal_mask: bool[infosets, actions].
-      payoffs: {(sequence of player 0, sequence of player 1): both payoffs minus their offsets,
-        chance-weighted}.
+      payoffs: {(sequence of player 0, sequence of player 1): both payoffs minus their offsets
+        and 1, all chance-weighted}.
     """
     num_actions = legal_mask.shape[1]
     order, local = _own_order(player, players, depths)
@@ -85,10 +85,11 @@ def player_form(player, players, parents, depths, legal_mask, payoffs) -> Player
     def number(sequence, position) -> int:
         return 0 if sequence is None else 1 + position[sequence[0]] * num_actions + sequence[1]
 
-    rows: dict[int, list[tuple[int, float]]] = {}
+    rows: dict[int, list[tuple[int, float, float]]] = {}
     for pair, values in payoffs.items():
         own = number(pair[player], local)
-        rows.setdefault(own, []).append((number(pair[1 - player], opponent_local), values[player]))
+        opponent = number(pair[1 - player], opponent_local)
+        rows.setdefault(own, []).append((opponent, values[2], values[player]))
     terms, sequences = _padded_terms(rows)
     row_of = {sequence: row for row, sequence in enumerate(sequences)}
     above = np.array([number(parents[infoset], local) for infoset in order], INDEX)
@@ -114,11 +115,12 @@ def _padded_terms(rows) -> tuple[tuple, list[int]]:
         members = groups[size]
         width = max(len(rows[sequence]) for sequence in members)
         opponent = np.zeros((len(members), width), INDEX)
-        weight = np.zeros((len(members), width))
+        chance, weight = np.zeros((2, len(members), width))
         for row, sequence in enumerate(members):
-            for column, (index, value) in enumerate(rows[sequence]):
-                opponent[row, column], weight[row, column] = index, value
-        terms.append((opponent, weight))
+            for column, (index, probability, value) in enumerate(rows[sequence]):
+                opponent[row, column] = index
+                chance[row, column], weight[row, column] = probability, value
+        terms.append((opponent, chance, weight))
         sequences.extend(members)
     return tuple(terms), sequences
 
@@ -182,18 +184,21 @@ def own_reach(form: PlayerForm, policy, xp):
     return settle(xp.concatenate(reach), xp)
 
 
-def terminal_values(form: PlayerForm, opponent_reach, xp):
+def terminal_values(form: PlayerForm, opponent_reach, xp, offset: float = 0.0):
     """Payoff that ends at each own sequence, weighted by chance and by the opponent's play.
 
     Args:
       opponent_reach: [opponent sequences, B] from `own_reach`.
+      offset: the player's offset, to be added to each payoff, where values and not only gains are
+        asked for: at the leaves, so that derivatives see it too.
 
     Returns:
       [t + 1, B] in the order of `form.sequences`, then one zero row.
     """
     dtype = opponent_reach.dtype
     values = []
-    for opponent, weight in form.terms:
+    for opponent, chance, weight in form.terms:
+        weight = weight + offset * chance if offset else weight
         weight = xp.asarray(weight, dtype)
         if opponent.shape[1] <= MAX_UNROLLED_TERMS:
             columns = range(opponent.shape[1])

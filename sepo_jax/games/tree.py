@@ -140,8 +140,8 @@ def normal_form(game: TreeGame) -> tuple[np.ndarray, np.ndarray]:
     matrices = []
     for player, form in enumerate(game.forms):
         own, other = plans[player], plans[1 - player]
-        values = sequence.terminal_values(form, other, np)[:-1]
-        matrices.append(own[form.sequences].T @ values + game.offsets[player])
+        values = sequence.terminal_values(form, other, np, game.offsets[player])[:-1]
+        matrices.append(own[form.sequences].T @ values)
     return matrices[0], matrices[1].T
 
 
@@ -241,35 +241,31 @@ def _batched(game: TreeGame, quantity: str, policy: jax.Array) -> jax.Array:
     return result.reshape(*lead, *result.shape[1:])
 
 
-def _passes(game: TreeGame, policy, xp):
+def _passes(game: TreeGame, policy, xp, offsets=(0.0, 0.0)):
     """Own reach [sequences, B] and terminal values [t + 1, B] of both players."""
     reach = [sequence.own_reach(form, policy, xp) for form in game.forms]
-    terminal = [sequence.terminal_values(game.forms[p], reach[1 - p], xp) for p in (0, 1)]
+    terminal = [
+        sequence.terminal_values(game.forms[p], reach[1 - p], xp, offsets[p]) for p in (0, 1)
+    ]
     return reach, terminal
 
 
 def _expected(game: TreeGame, policy, xp):
-    reach, terminal = _passes(game, policy, xp)
-    first = sequence.policy_value(game.forms[0], reach[0], terminal[0], xp) + game.offsets[0]
+    reach, terminal = _passes(game, policy, xp, game.offsets)
+    first = sequence.policy_value(game.forms[0], reach[0], terminal[0], xp)
     if game.payoff_sum is not None:
         return xp.stack([first, game.payoff_sum - first])
-    second = sequence.policy_value(game.forms[1], reach[1], terminal[1], xp) + game.offsets[1]
-    return xp.stack([first, second])
+    return xp.stack([first, sequence.policy_value(game.forms[1], reach[1], terminal[1], xp)])
 
 
-def _best_without_offsets(game: TreeGame, policy, xp):
-    _, terminal = _passes(game, policy, xp)
-    return [sequence.best_value(game.forms[p], terminal[p], xp) for p in (0, 1)]
-
-
-def _best(game: TreeGame, policy, xp):
-    values = _best_without_offsets(game, policy, xp)
-    return xp.stack([value + offset for value, offset in zip(values, game.offsets, strict=True)])
+def _best(game: TreeGame, policy, xp, *, with_offsets: bool = True):
+    _, terminal = _passes(game, policy, xp, game.offsets if with_offsets else (0.0, 0.0))
+    return xp.stack([sequence.best_value(game.forms[p], terminal[p], xp) for p in (0, 1)])
 
 
 def _constant_sum_nash_conv(game: TreeGame, policy, xp):
-    first, second = _best_without_offsets(game, policy, xp)
-    return first + second - (game.payoff_sum - sum(game.offsets))
+    best = _best(game, policy, xp, with_offsets=False)
+    return best.sum(axis=0) - (game.payoff_sum - sum(game.offsets))
 
 
 def _gains(game: TreeGame, policy, xp):
