@@ -157,7 +157,6 @@ class FunctionObjective:
             a scalar or a Mean of scalars, or a metric has a name of `RESERVED_METRICS`.
         """
         tokens = self.counts(batch)["tokens"]
-        some = tokens > 0
 
         def evaluate(params, batch):
             loss, metrics = _checked(self.function(params, batch))
@@ -172,10 +171,9 @@ class FunctionObjective:
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
         shapes = jax.eval_shape(evaluate, params, batch)
-        # Under `vmap`, which a mesh uses, both branches run, and the 0 / 0 of a mean over nothing
-        # would make 0 times NaN of the gradient: there the mean is over padding.
-        batch = batch.replace(primary=batch.primary | ~some, action_mask=batch.action_mask | ~some)
-        return jax.lax.cond(some, evaluate, nothing, params, batch)
+        # A mean over nothing is 0 / 0, and 0 times its gradient NaN. Under `vmap`, which a mesh uses,
+        # both branches run, and `cond` holds the gradient back at the inputs.
+        return jax.lax.cond(tokens > 0, evaluate, nothing, params, batch)
 
 
 def _checked(result: Any) -> tuple[Any, dict]:
