@@ -34,12 +34,25 @@ JOIN = define_process_flags()
 DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
 
 
+def headlines(summary: dict) -> dict:
+    """The summary without versions and interval ends, exact figures last."""
+    kept = {
+        key: value
+        for key, value in summary.items()
+        if not key.endswith(("_low", "_high")) and not key.startswith("versions/")
+    }
+    exact = [key for key in kept if key.endswith(("/illegal_mass", "/nash_conv"))]
+    return {key: kept[key] for key in kept if key not in exact} | {key: kept[key] for key in exact}
+
+
 def main() -> None:
     """Runs the training and prints its summary."""
     if CONFIG.value is None:
         raise ValueError("give a config file: --config=configs/sepo/kuhn.py")
     JOIN()
     config = CONFIG.value
+    if "/" in RUN.value:
+        raise ValueError(f"--run={RUN.value} is a name below --runs={RUNS.value}, not a path")
     name = RUN.value or f"{config.name}_seed{config.seed}"
     run = train(
         config,
@@ -49,7 +62,7 @@ def main() -> None:
     )
     if is_first():
         print(f"report: {run.directory / 'report.html'}")
-        print(json.dumps(run.summary, indent=1))
+        print(json.dumps(headlines(run.summary), indent=1))
 
 
 if __name__ == "__main__":

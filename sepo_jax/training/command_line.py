@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from ..names import unknown
+from ..names import nearest, unknown
 from .distributed import connect
 
 USER_ERRORS = (ValueError, FileNotFoundError, FileExistsError, TimeoutError, ConnectionError)
@@ -58,7 +58,10 @@ def load_module(value: str) -> Any:
     """
     path = value.partition(":")[0]
     if not Path(path).is_file():
-        raise FileNotFoundError(f"no config file {path}; see configs/ for those that exist")
+        others = [str(other) for other in Path("configs").rglob("*.py")]
+        guess = nearest(path, others)
+        hint = f" Did you mean {guess}?" if guess else ""
+        raise FileNotFoundError(f"no config file {path}.{hint} There are: {', '.join(others)}")
     spec = importlib.util.spec_from_file_location("sepo_jax_config", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -6,6 +6,7 @@ processes can play the same episodes each for itself (`distributed`): state, bat
 equal on all, and process 0 alone writes.
 """
 
+import dataclasses
 import importlib
 import logging
 import time
@@ -17,7 +18,7 @@ import chex
 import jax
 from tqdm import tqdm
 
-from ..algorithms import Algorithm, get_algorithm
+from ..algorithms import ALGORITHMS, Algorithm, get_algorithm
 from ..evaluation import write_report
 from ..names import check_option
 from ..objective import make_objective
@@ -95,8 +96,12 @@ def train(
       NonFiniteError: a metric became NaN or infinite; step and metric are named.
     """
     settings = together(lambda: read_settings(config))
+    if objective is not None:
+        settings = dataclasses.replace(settings, objective=describe_objective(objective))
     check_same_config({**to_dict(settings), "resume": resume, "allow_change": allow_change})
     path = Path(run_directory or Path("runs") / f"{settings.name}_seed{settings.seed}")
+    if is_first() and not resume:
+        RunDirectory.refuse_existing(path)
     domain, policy, params, parallel, stages = together(
         lambda: _prepare(settings, objective, domain)
     )
@@ -156,6 +161,22 @@ def _choose_objective(settings: Settings, objective: Any) -> Any:
     return objective
 
 
+def describe_objective(objective: Any) -> str:
+    """What `config.json` says of an objective given in Python: "module:function", or a row of the
+    table with the fields that differ from the one of its name."""
+    row = objective if isinstance(objective, Algorithm) else getattr(objective, "algorithm", None)
+    if row is None:
+        name = getattr(objective, "__qualname__", type(objective).__qualname__)
+        return f"{getattr(objective, '__module__', '')}:{name}"
+    base = ALGORITHMS.get(row.name)
+    changed = []
+    for field in dataclasses.fields(row):
+        value = getattr(row, field.name)
+        if base is None or value != getattr(base, field.name):
+            changed.append(f"{field.name}={getattr(value, '__qualname__', value)}")
+    return f"Algorithm {row.name} {', '.join(changed)}".strip()
+
+
 def configured_algorithm(settings: Settings) -> Algorithm:
     """The row of the table that the config names, with its overrides."""
     return get_algorithm(settings.algorithm.name, **settings.algorithm.overrides)
@@ -200,7 +221,8 @@ class StageRunner:
             params if reference is None else reference,
         )
         update = parallel.compile_update(
-            lambda objective: make_update(objective, optimizer), as_objective(goal, self.policy)
+            lambda objective: make_update(objective, optimizer),
+            as_objective(goal, self.policy, temperature),
         )
         checkpoints = None
         if is_first():

@@ -35,15 +35,20 @@ class RunDirectory:
         Raises:
           FileExistsError: the directory exists and holds something.
         """
+        cls.refuse_existing(path)
         directory = cls(path)
-        if directory.path.exists() and any(directory.path.iterdir()):
-            raise FileExistsError(
-                f"run directory {directory.path} exists. Give another name (--run=<name>), go on "
-                "with it (--resume), or remove it."
-            )
         directory.path.mkdir(parents=True, exist_ok=True)
         directory.write_json("config.json", config)
         return directory
+
+    @staticmethod
+    def refuse_existing(path: str | os.PathLike) -> None:
+        """Raises FileExistsError when the directory exists and holds something."""
+        if Path(path).exists() and any(Path(path).iterdir()):
+            raise FileExistsError(
+                f"run directory {path} exists. Give another name (--run=<name>, or run_directory= "
+                "in Python), go on with it (--resume), or remove it."
+            )
 
     @classmethod
     def resume(

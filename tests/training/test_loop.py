@@ -171,27 +171,34 @@ def test_a_nan_stops_the_run_with_step_and_metric_named(small_config, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_own_losses_of_the_readme_train(small_config, tmp_path):
+def test_the_own_losses_of_the_readme_train(small_config, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     section = text[text.index("## An own loss") : text.index("## What is where")]
     blocks = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
+    exec(blocks[0], {})
     used = []
     # An untrained policy's replies are all unparsable: only other deals make rewards differ.
     small_config["sepo"] |= {"group_by": "opponent", "groups_per_opponent": 6}
 
-    def recorded(config, objective):
+    def recorded(config, objective, run_directory):
         used.append(objective)
         run = train(config, objective, run_directory=tmp_path / f"run{len(used)}", progress=False)
         return read_lines(run.directory / "metrics.jsonl")[-1]
 
-    for block in blocks:
+    for block in blocks[1:]:
         code = block.replace("from sepo_jax.training import train\n", "")
         names = {"train": recorded, "config": without_warm_start(small_config)}
         exec(code, names)
         assert names["run"]["gradient_norm"] > 0
     assert used[0].surrogate is not ALGORITHMS["grpo"].surrogate
     assert "my_loss" in names["run"]
+    recorded_as = [
+        json.loads((tmp_path / f"run{n}/config.json").read_text())["objective"] for n in (1, 2)
+    ]
+    assert recorded_as[0] == "Algorithm grpo surrogate=unclipped"
+    assert recorded_as[1].endswith(":my_loss")
 
 
 def test_an_objective_that_does_not_exist_is_named(small_config, tmp_path):
