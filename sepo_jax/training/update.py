@@ -171,8 +171,8 @@ class FunctionObjective:
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
         shapes = jax.eval_shape(evaluate, params, batch)
-        # A mean over nothing is 0 / 0, and 0 times its gradient NaN. Under `vmap`, which a mesh uses,
-        # both branches run, and `cond` holds the gradient back at the inputs.
+        # A mean over nothing is 0 / 0, and 0 times its gradient NaN. Under `vmap`, which a mesh
+        # uses, both branches run, and `cond` holds the gradient back at the inputs.
         return jax.lax.cond(tokens > 0, evaluate, nothing, params, batch)
 
 
