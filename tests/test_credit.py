@@ -3,9 +3,9 @@
 import dataclasses
 import warnings
 
-import jax
 import numpy as np
 import pytest
+from credit_forests import assign, of_actions, samples
 
 from sepo_jax.algorithms import ALGORITHMS, get_algorithm
 from sepo_jax.credit import assign_credit, prepare
@@ -15,41 +15,7 @@ NAN = float("nan")
 COMPARED = [name for name, row in ALGORITHMS.items() if row.compare != "none"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compile_fast():
-    """Dozens of small programs run once each: spend less on optimising them."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-def samples(*groups, length=1, shared=True):
-    """Independent samples: one list of rewards per prompt; one prompt segment each, or shared."""
-    builder = ForestBuilder()
-    event = 0
-    for group, rewards in enumerate(groups):
-        prompt = builder.add([group], group=group)
-        for number, reward in enumerate(rewards):
-            if number and not shared:
-                prompt = builder.add([group], group=group)
-            builder.add(
-                [5] * length, prompt, is_action=True, reward=reward, event=event, event_size=1
-            )
-            event += 1
-    return builder.build()
-
-
-def of_actions(credit, forest):
-    """Advantage of each action segment (that of its first token)."""
-    return credit.advantage[forest.offsets[:-1]][forest.is_action]
-
-
-def assign(name, forest, **changes):
-    """Credit without the warnings that small test groups raise."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        known = {key: changes.pop(key) for key in ("values", "reference_logp") if key in changes}
-        return assign_credit(get_algorithm(name, **changes), forest, **known)
+pytestmark = pytest.mark.usefixtures("compile_fast")
 
 
 EIGHT = [1, 1, 1, 0, 0, 0, 0, 0]

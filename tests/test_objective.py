@@ -21,12 +21,7 @@ NAN = float("nan")
 ROWS = list(ALGORITHMS)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compile_fast():
-    """Dozens of small programs run once each: spend less on optimising them."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("compile_fast")
 
 
 class TablePolicy(NamedTuple):

@@ -24,12 +24,7 @@ PROMPT = 2  # tokens 0 and 1 are the actions
 SIZES = {"B": 1, "T": 16, "S": 16, "A": 16, "Q": 8}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compile_fast():
-    """Dozens of small programs run once each: spend less on optimising them."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("compile_fast")
 
 
 class BernoulliPolicy(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 import chex
 import numpy as np
 
-from ..evaluation import nash_conv_of_table, play_matches, policy_table
+from ..evaluation import exact_nash_conv, nash_conv_of_table, play_matches
 from ..games import solve_sequence_form
 from ..policy import Policy, Sampling
 from .run_directory import RunDirectory
@@ -77,21 +77,19 @@ class Judge:
         self._summary({f"{stage}/{name}": value for name, value in figures.items()})
 
     def _exact(self, params: chex.ArrayTree) -> tuple[dict[str, float], np.ndarray]:
-        table = policy_table(
+        found = exact_nash_conv(
             self.policy,
             params,
             self.game,
             self.domain,
             temperature=self.settings.rollout.temperature,
         )
-        probabilities = np.asarray(table.probabilities)
-        illegal = np.asarray(table.illegal_mass)
         figures = {
-            "nash_conv": float(nash_conv_of_table(self.game, probabilities)),
-            "illegal_mass": float(illegal.mean()),
-            "max_illegal_mass": float(illegal.max()),
+            "nash_conv": float(found),
+            "illegal_mass": float(found.illegal_mass.mean()),
+            "max_illegal_mass": float(found.illegal_mass.max()),
         }
-        return figures, probabilities
+        return figures, found.probabilities
 
     def _exact_summary(self, stage: str, params: chex.ArrayTree) -> None:
         figures, table = self._exact(params)

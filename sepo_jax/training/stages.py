@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ..credit import prepare
-from ..evaluation import nash_conv_of_table, policy_table
+from ..evaluation import exact_nash_conv
 from ..forest import Batch, Forest, ForestBuilder
 from ..names import check_option, unknown
 from ..objective import Objective, make_objective
@@ -215,17 +215,16 @@ class SepoStage:
         sepo = self.settings.sepo
         responder = None
         if BEST_RESPONSE in self.pools.get("exploiter", ()):
-            table = policy_table(
+            found = exact_nash_conv(
                 self.policy,
                 params,
                 self.game,
                 self.domain,
                 temperature=self.sampling.temperature,
             )
-            responder = best_response_opponent(self.game, table.probabilities)
+            responder = best_response_opponent(self.game, found.probabilities)
             # Seats alternate, so the responder's mean advantage is the NashConv, known exactly.
-            gap = float(nash_conv_of_table(self.game, table.probabilities))
-            self._known_gaps = {f"exploiter/{responder.name}": gap}
+            self._known_gaps = {f"exploiter/{responder.name}": float(found)}
         train = len(self.pools["train"]) * sepo.groups_per_opponent * sepo.rollouts_per_group
         seats: list[Seat] = []
         number = 0
