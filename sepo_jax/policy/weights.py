@@ -6,7 +6,9 @@ A family is a map from its tensor names to places in the parameter tree. Torch l
 
 import dataclasses
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -20,6 +22,31 @@ INDEX_FILE = "model.safetensors.index.json"
 VALUE_HEAD_FILE = "value_head.safetensors"
 # Written by some exporters although they follow from the config.
 REDUNDANT = ("rotary_emb.inv_freq",)
+
+
+class StoredTensor(NamedTuple):
+    """A tensor of a checkpoint that is not read yet.
+
+    Attributes:
+      shape: as torch has it; linear weights are [out, in].
+      dtype: "float32", "float16" or "bfloat16", the dtype that `read` gives (a quantised tensor
+        is read as float32); any other name is refused by `read_parameters`, with the tensor named.
+      file: where it lies; errors name it.
+      read: gives the array; each call reads anew, so that nothing stays in memory.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    file: Path
+    read: Callable[[], np.ndarray]
+
+
+class TensorSource(Protocol):
+    """Tensors by the names of the Hugging Face format; a dict of StoredTensor is one."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __getitem__(self, name: str) -> StoredTensor: ...
 
 
 @dataclasses.dataclass(frozen=True)
