@@ -1,0 +1,241 @@
+"""Low-rank adapters: y = x W + scale (x A) B, with W frozen and only A and B trained.
+
+An adapter is a pytree of its own, nested as the parameters are, with the leaves `lora_a` [..., in,
+rank] and `lora_b` [..., rank, out] where the parameters have a `kernel` [..., in, out]. `attach`
+puts the two together for a forward pass; the parameters alone are the reference policy:
+
+    loss = lambda adapter: objective(attach(params, adapter))    # gradient of the adapter alone
+
+scale = alpha / rank, or alpha / sqrt(rank) when rank-stabilised. No dropout is applied.
+Sources: Hu et al. 2021, "LoRA", section 4.1; Kalajdzievski 2023 for the rank-stabilised scale.
+"""
+
+import math
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from sepo_jax.names import unknown
+from sepo_jax.policy.config import ModelConfig
+
+PROJECTIONS = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    "in_proj_qkv",
+    "in_proj_z",
+    "in_proj_b",
+    "in_proj_a",
+    "out_proj",
+    "per_layer_gate",
+    "per_layer_projection",
+)
+ALL = ("all", "all-linear")
+LEAVES = ("lora_a", "lora_b")
+
+
+def scale_of(config: ModelConfig) -> float:
+    """The factor of (x A) B: alpha / rank, or alpha / sqrt(rank) when rank-stabilised."""
+    return _required(config).scale
+
+
+def init_adapter(config: ModelConfig, params, key) -> dict:
+    """A fresh adapter for every layer that `config.lora.targets` names; it changes nothing yet.
+
+    A is uniform in +-1 / sqrt(in) (as the peft library draws it), B is zero, both float32.
+
+    Args:
+      params: the parameters, or their shapes (`jax.ShapeDtypeStruct`).
+      key: PRNG key of the draws.
+
+    Raises:
+      ValueError: no `config.lora`, an unknown target, or a target that no layer has.
+    """
+    rank = _required(config).rank
+    paths = adapted_paths(config, params)
+    adapter: dict = {}
+    for path, own in zip(paths, jax.random.split(key, len(paths)), strict=True):
+        *stack, inputs, outputs = _at(params, path)["kernel"].shape
+        bound = 1 / math.sqrt(inputs)
+        down = jax.random.uniform(own, (*stack, inputs, rank), jnp.float32, -bound, bound)
+        up = jnp.zeros((*stack, rank, outputs), jnp.float32)
+        _place(adapter, path, dict(zip(LEAVES, (down, up), strict=True)))
+    return adapter
+
+
+def adapted_paths(config: ModelConfig, params) -> list[tuple[str, ...]]:
+    """Where the targets of `config.lora` lie in the parameters; errors as in `init_adapter`."""
+    found = list(_kernel_paths(params["layers"], ("layers",)))
+    present = {path[-1] for path in found}
+    wanted = set()
+    for target in _required(config).targets:
+        if target in ALL:
+            wanted |= present
+        elif target not in PROJECTIONS:
+            raise unknown("LoRA target", target, (*PROJECTIONS, *ALL))
+        elif target not in present:
+            raise ValueError(
+                f"LoRA target {target!r} matches no layer of this model; its layers have "
+                f"{', '.join(sorted(present))}"
+            )
+        else:
+            wanted.add(target)
+    return [path for path in found if path[-1] in wanted]
+
+
+def attach(params, adapter) -> dict:
+    """Parameters and adapter as one tree; neither is changed, arrays are shared.
+
+    Works on anything nested in dicts: arrays, tracers, shapes, shardings.
+
+    Raises:
+      ValueError: the parameters have an adapter there already, or a part of the adapter finds no
+        kernel that it fits.
+    """
+    return _attach(params, adapter, ())
+
+
+def detach(params) -> tuple[dict, dict]:
+    """(parameters without adapter leaves, the adapter); the inverse of `attach`."""
+    plain, adapter = {}, {}
+    for name, part in params.items():
+        if name in LEAVES:
+            adapter[name] = part
+        elif isinstance(part, Mapping):
+            plain[name], inside = detach(part)
+            if inside:
+                adapter[name] = inside
+        else:
+            plain[name] = part
+    return plain, adapter
+
+
+def has_adapter(params) -> bool:
+    """Whether any kernel of the tree has adapter leaves beside it."""
+    return any(
+        name in LEAVES or (isinstance(part, Mapping) and has_adapter(part))
+        for name, part in params.items()
+    )
+
+
+def merge(config: ModelConfig, params) -> dict:
+    """Parameters of the same function without adapter leaves: W + scale A B.
+
+    Sums in float32 and rounds once to W's dtype, one layer of one kernel at a time. Parameters
+    without an adapter come back as they are.
+
+    Raises:
+      ValueError: adapter leaves without `config.lora`, or of another rank than it says.
+    """
+    if not has_adapter(params):
+        return params
+    return _merge(params, _required(config).rank, scale_of(config), ())
+
+
+def _merge(params, rank: int, scale: float, path) -> dict:
+    if "lora_a" in params:
+        if params["lora_a"].shape[-1] != rank:
+            raise ValueError(
+                f"{_name(path)} has an adapter of rank {params['lora_a'].shape[-1]}, but "
+                f"config.lora says {rank}"
+            )
+        kept = {name: part for name, part in params.items() if name not in LEAVES}
+        return {**kept, "kernel": _merged(params["kernel"], *(params[x] for x in LEAVES), scale)}
+    return {
+        name: _merge(part, rank, scale, (*path, name)) if isinstance(part, Mapping) else part
+        for name, part in params.items()
+    }
+
+
+def _merged(kernel, down, up, scale: float):
+    def one(parts):
+        kernel, down, up = parts
+        wide = [array.astype(jnp.float32) for array in (down, up)]
+        product = jnp.matmul(*wide, precision=jax.lax.Precision.HIGHEST)
+        return (kernel.astype(jnp.float32) + scale * product).astype(kernel.dtype)
+
+    parts = tuple(jnp.asarray(array) for array in (kernel, down, up))
+    # One layer at a time: the float32 copies never cover a whole stack.
+    return one(parts) if kernel.ndim == 2 else jax.lax.map(one, parts)
+
+
+def _attach(params, adapter, path) -> dict:
+    if any(name in adapter for name in LEAVES):
+        _check_fit(params, adapter, path)
+    joined = dict(params)
+    for name, part in adapter.items():
+        if not isinstance(part, Mapping):
+            joined[name] = part
+        elif isinstance(params.get(name), Mapping):
+            joined[name] = _attach(params[name], part, (*path, name))
+        elif isinstance(params.get(name), tuple):
+            raise ValueError(
+                f"{_name((*path, name))} is in decoding form: attach the adapter before `fuse`"
+            )
+        else:
+            raise ValueError(
+                f"the adapter has {_name((*path, name))}, which the parameters lack; they have "
+                f"{', '.join(sorted(map(str, params)))} there"
+            )
+    return joined
+
+
+def _check_fit(params, adapter, path) -> None:
+    if set(adapter) != set(LEAVES):
+        raise ValueError(f"an adapter has lora_a and lora_b; {_name(path)} has {sorted(adapter)}")
+    if "kernel" not in params:
+        raise ValueError(f"the adapter has {_name(path)}, which has no kernel in the parameters")
+    taken = sorted(set(params) & set(LEAVES))
+    if taken:
+        raise ValueError(
+            f"{_name(path)} has {', '.join(taken)} already: `detach` or `merge` the first adapter"
+        )
+    arrays = (params["kernel"], adapter["lora_a"], adapter["lora_b"])
+    if not all(hasattr(array, "shape") for array in arrays):
+        return  # a tree of shardings or labels
+    kernel, down, up = (tuple(array.shape) for array in arrays)
+    rank = down[-1]
+    if down != (*kernel[:-1], rank) or up != (*kernel[:-2], rank, kernel[-1]):
+        raise ValueError(
+            f"the adapter of {_name(path)} has shapes {down} and {up}, which do not fit the kernel "
+            f"{kernel}"
+        )
+
+
+def _required(config: ModelConfig):
+    if config.lora is None:
+        raise ValueError(
+            "this ModelConfig has no adapter: set lora=LoraConfig(rank, alpha, targets)"
+        )
+    return config.lora
+
+
+def _kernel_paths(tree, path):
+    for name, part in sorted(tree.items()):
+        if not isinstance(part, Mapping):
+            continue
+        if name in PROJECTIONS and "kernel" in part:
+            yield (*path, name)
+        else:
+            yield from _kernel_paths(part, (*path, name))
+
+
+def _at(tree, path):
+    for name in path:
+        tree = tree[name]
+    return tree
+
+
+def _place(tree: dict, path, part) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = part
+
+
+def _name(path) -> str:
+    return ".".join(path)
