@@ -31,7 +31,8 @@ setup(
         "jinja2>=3.1",
     ],
     extras_require={
-        "test": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "ruff>=0.6"],
+        "test": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "ruff>=0.6", "gguf>=0.10"],
+        "gguf": ["gguf>=0.10"],
         "openspiel": ["open_spiel>=2.0"],
         "parity": ["torch>=2.4"],
         "tpu": ["libtpu"],  # its compiler alone, for experiments/dry_run.py
