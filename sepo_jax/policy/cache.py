@@ -8,28 +8,40 @@ In the shape descriptions S is slots, R rows of a call, W tokens per row, P capa
 heads, D head size, V vocabulary.
 """
 
-import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 
+from sepo_jax.policy import decoder
 from sepo_jax.policy.config import DTYPES, ModelConfig
-from sepo_jax.policy.decoder import Decoder, DecoderLayer, rotary_tables
+from sepo_jax.policy.decoder import Ends, query_scale
+from sepo_jax.policy.layers import DecoderLayer
+from sepo_jax.policy.lora import merge
+from sepo_jax.policy.rotary import rotary_tables
+
+SIDE_BY_SIDE = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+}
 
 
 @chex.dataclass(frozen=True)
 class Cache:
-    """Keys and values of every slot, one array a layer.
+    """What every slot keeps of its tokens.
 
     Attributes:
-      keys: per layer [S, K, D, P]; values: per layer [S, K, P, D] (the fastest pair of layouts for
-        scores and mixing on CPU).
+      keys: [S, K, D, P] for each layer with keys of its own; values: [S, K, P, D] likewise (the
+        fastest pair of layouts for scores and mixing on CPU).
+      states: of each linear layer, rows are slots.
       lengths: int32 [S], tokens that each slot holds.
     """
 
     keys: tuple[jax.Array, ...]
     values: tuple[jax.Array, ...]
+    states: tuple[Any, ...]
     lengths: jax.Array
 
     @property
@@ -49,19 +61,34 @@ def init_cache(config: ModelConfig, num_slots: int, capacity: int) -> Cache:
         raise ValueError(
             f"a cache needs at least 1 slot and 1 position; given {num_slots}, {capacity}"
         )
-    heads, size, dtype = config.num_kv_heads, config.head_dim, DTYPES[config.cache_dtype]
-    layers = range(config.num_layers)
+    if config.is_recurrent:
+        from sepo_jax.policy.delta_net import init_delta_state
+    dtype = DTYPES[config.cache_dtype]
+    sizes = [
+        (config.kv_heads(kind), config.head_size(kind))
+        for kind in config.layer_kinds
+        if kind in ("full", "sliding")
+    ]
     return Cache(
-        keys=tuple(jnp.zeros((num_slots, heads, size, capacity), dtype) for _ in layers),
-        values=tuple(jnp.zeros((num_slots, heads, capacity, size), dtype) for _ in layers),
+        keys=tuple(jnp.zeros((num_slots, heads, size, capacity), dtype) for heads, size in sizes),
+        values=tuple(jnp.zeros((num_slots, heads, capacity, size), dtype) for heads, size in sizes),
+        states=tuple(
+            init_delta_state(config, num_slots) for _ in range(config.layer_kinds.count("linear"))
+        ),
         lengths=jnp.zeros((num_slots,), jnp.int32),
     )
 
 
 def reset_slots(cache: Cache, mask: jax.Array) -> Cache:
-    """Empties the slots where bool `mask` [S] is true (their contents become unreachable)."""
+    """Empties the slots where bool `mask` [S] is true."""
     chex.assert_equal_shape([mask, cache.lengths])
-    return cache.replace(lengths=jnp.where(mask, 0, cache.lengths))
+
+    def clear(state):
+        return jnp.where(mask.reshape(-1, *(1,) * (state.ndim - 1)), 0, state)
+
+    # Keys and values become unreachable by the length alone; a running state does not.
+    states = jax.tree.map(clear, cache.states)
+    return cache.replace(states=states, lengths=jnp.where(mask, 0, cache.lengths))
 
 
 def fork_slots(
@@ -79,8 +106,16 @@ def fork_slots(
       source: int32 [R]. lengths: int32 [R] or None for whole slots.
       slots: int32 [R], distinct; entries of S and above are skipped. None means row r is slot r
         (R = S), where `source` = arange(S) leaves everything as it is.
+
+    Raises:
+      ValueError: `lengths` with a recurrent policy, whose state cannot be taken back.
     """
     chex.assert_rank(source, 1)
+    if lengths is not None and cache.states:
+        raise ValueError(
+            "a recurrent policy's slot cannot be cut: its state is that after the last token; "
+            "fork where the copy is to begin, with lengths=None"
+        )
     if slots is None:
         chex.assert_equal_shape([source, cache.lengths])
     copied = jax.tree.map(lambda array: jnp.take(array, source, axis=0, mode="clip"), cache)
@@ -96,34 +131,37 @@ def fuse(config: ModelConfig, params) -> dict:
     """The parameters in decoding form: layers apart, q/k/v and gate/up kernels side by side.
 
     Optional (`append` fuses on the fly when it gets the training form); do it once outside a decode
-    loop, after each update. Kernels are cast to the compute dtype. Fusing twice changes nothing.
+    loop, after each update. Adapters are merged into their kernels and kernels cast to the compute
+    dtype. Fusing twice changes nothing.
     """
     if isinstance(params["layers"], tuple):
         return params
     dtype = DTYPES[config.compute_dtype]
+    params = merge(config, params)
 
-    def side_by_side(parts):
-        return {
-            name: jnp.concatenate([part[name] for part in parts], axis=-1).astype(dtype)
-            for name in parts[0]
-        }
+    def apart(layer):
+        kind, row = config.place(layer)
+        parts = jax.tree.map(lambda array: array[row], params["layers"][kind])
+        cast = {name: _as_computed(part, dtype) for name, part in parts.items()}
+        for joined, names in SIDE_BY_SIDE.items():
+            if all(name in cast for name in names):
+                pieces = [cast.pop(name) for name in names]
+                cast[joined] = {
+                    leaf: jnp.concatenate([piece[leaf] for piece in pieces], axis=-1)
+                    for leaf in pieces[0]
+                }
+        return cast
 
-    layers = params["layers"]
-    joined = {
-        name: layer if name.endswith("norm") else jax.tree.map(lambda x: x.astype(dtype), layer)
-        for name, layer in layers.items()
-        if name in ("o_proj", "down_proj") or name.endswith("norm")
-    }
-    joined["qkv_proj"] = side_by_side([layers[name] for name in ("q_proj", "k_proj", "v_proj")])
-    joined["gate_up_proj"] = side_by_side([layers["gate_proj"], layers["up_proj"]])
-    apart = tuple(
-        jax.tree.map(lambda array, index=index: array[index], joined)
-        for index in range(config.num_layers)
-    )
-    return {**params, "layers": apart}
+    return {**params, "layers": tuple(apart(layer) for layer in range(config.num_layers))}
 
 
-def append(config: ModelConfig, params, cache: Cache, tokens, lengths, slots=None):
+def _as_computed(part: dict, dtype) -> dict:
+    """Kernels and biases in `dtype`; norm scales and the like as they are."""
+    wide = ("kernel", "bias")
+    return {name: x.astype(dtype) if name in wide else x for name, x in part.items()}
+
+
+def append(config: ModelConfig, params, cache: Cache, tokens, lengths, slots=None, reach=None):
     """Appends `lengths[r]` tokens to slot `slots[r]` and scores what comes after the last of them.
 
     Args:
@@ -131,6 +169,9 @@ def append(config: ModelConfig, params, cache: Cache, tokens, lengths, slots=Non
       tokens: int32 [R, W], real tokens first. lengths: int32 [R], 0 leaves the slot as it was.
       slots: int32 [R], distinct among rows of positive length, entries of S and above are skipped;
         None means row r is slot r (R = S).
+      reach: static; attention reads the first `reach` positions of the cache only, which must hold
+        every token of the slots in use, the appended ones included. None reads all. A slot that
+        would pass it is treated like one that passes the capacity.
 
     Returns:
       The new cache and float32 logits [R, V] after each row's last real token. Rows of length 0 get
@@ -145,51 +186,99 @@ def append(config: ModelConfig, params, cache: Cache, tokens, lengths, slots=Non
             "or name the slots of the rows"
         )
     params = fuse(config, params)
-    if slots is None:
-        slots, present = jnp.arange(rows), lambda array: array
-    else:
-        present = lambda array: jnp.take(array, slots, axis=0, mode="clip")  # noqa: E731
-    start = present(cache.lengths)
-    offsets = jnp.arange(width)[None]
-    positions = start[:, None] + offsets
-    real = offsets < lengths[:, None]
-    # Columns past a row's end aim outside the cache, where the scatter drops them.
-    columns = jnp.where(real, positions, cache.capacity)
-
-    outer = {name: part for name, part in params.items() if name != "layers"}
-    decoder, layer = Decoder(config), DecoderLayer(config, fused=True)
-    hidden = decoder.apply({"params": outer}, tokens, method="embed_tokens")
-    cos, sin = rotary_tables(config, positions)
-    all_keys, all_values = [], []
-    for weights, keys, values in zip(params["layers"], cache.keys, cache.values, strict=True):
-        variables = {"params": weights}
-        query, key, value = layer.apply(variables, hidden, cos, sin, method="attention_inputs")
-        keys = _write(keys, key, (slots[:, None], slice(None), slice(None), columns))
-        values = _write(values, value, (slots[:, None], slice(None), columns))
-        mixed = _attend_cached(query, present(keys), present(values), positions, config)
-        hidden = layer.apply(variables, hidden, mixed, method="attention_output")
-        all_keys.append(keys)
-        all_values.append(values)
+    at = _places(config, cache, slots, lengths, rows, width, reach)
+    hidden, extra = Ends(config).apply({"params": params}, tokens, method="inputs")
+    keys, values, states = list(cache.keys), list(cache.values), list(cache.states)
+    for layer, (kind, weights) in enumerate(zip(config.layer_kinds, params["layers"], strict=True)):
+        module, variables = DecoderLayer(config, kind, fused=True), {"params": weights}
+        row = config.place(layer)[1] if kind == "linear" else config.cache_row(layer)
+        if kind == "linear":
+            update, states[row] = _linear_update(module, variables, hidden, states[row], at)
+        else:
+            name = kind.removesuffix("_shared")
+            query, key, value, gate = module.apply(
+                variables, hidden, *at.tables[name], method="attention_inputs"
+            )
+            if key is not None:
+                keys[row] = _write(keys[row], key, (at.slots, slice(None), slice(None), at.columns))
+                values[row] = _write(values[row], value, (at.slots, slice(None), at.columns))
+            mixed = _attend_cached(query, keys[row], values[row], at, config, kind)
+            update = module.apply(variables, mixed, gate, method="attention_output")
+        given = None if extra is None else extra[layer]
+        hidden = module.apply(variables, hidden, update, given, method="combine")
 
     last = jnp.maximum(lengths - 1, 0)[:, None, None]
     hidden = jnp.take_along_axis(hidden, last, axis=1)[:, 0]
-    overflow = (start + lengths > cache.capacity)[:, None]
-    hidden = jnp.where(overflow, jnp.nan, hidden)
-    normal = decoder.apply({"params": outer}, hidden, method="final_norm")
-    logits = decoder.apply({"params": outer}, normal, method="logits")
-    grown = cache.lengths.at[slots].add(lengths, mode="drop")
-    grown = jnp.minimum(grown, cache.capacity)
-    return Cache(keys=tuple(all_keys), values=tuple(all_values), lengths=grown), logits
+    overflow = at.positions[:, 0] + lengths > at.reach
+    hidden = jnp.where(overflow[:, None], jnp.nan, hidden)
+    logits = decoder.logits(config, params, decoder.final_norm(config, params, hidden))
+    grown = cache.lengths.at[at.slots[:, 0]].add(lengths, mode="drop")
+    full = jnp.zeros_like(grown).at[at.slots[:, 0]].set(overflow * cache.capacity, mode="drop")
+    grown = jnp.minimum(jnp.maximum(grown, full), cache.capacity)
+    keys, values, states = tuple(keys), tuple(values), tuple(states)
+    return Cache(keys=keys, values=values, states=states, lengths=grown), logits
+
+
+class _Places(NamedTuple):
+    """Where the rows of an `append` lie in the cache.
+
+    Attributes:
+      slots: int32 [R, 1]. positions: int32 [R, W]. real: bool [R, W].
+      columns: int32 [R, W], outside the cache for columns past a row's end.
+      tables: rotary tables by layer type. reach: positions that attention reads.
+      of_rows: from an array over slots to the rows' entries.
+    """
+
+    slots: jax.Array
+    positions: jax.Array
+    real: jax.Array
+    columns: jax.Array
+    tables: dict
+    reach: int
+    of_rows: Callable
+
+
+def _places(config, cache, slots, lengths, rows: int, width: int, reach) -> _Places:
+    if slots is None:
+        slots, of_rows = jnp.arange(rows), lambda array: array
+    else:
+        of_rows = lambda array: jnp.take(array, slots, axis=0, mode="clip")  # noqa: E731
+    offsets = jnp.arange(width)[None]
+    positions = of_rows(cache.lengths)[:, None] + offsets
+    real = offsets < lengths[:, None]
+    types = {kind.removesuffix("_shared") for kind in config.layer_kinds} - {"linear"}
+    return _Places(
+        slots=slots[:, None],
+        positions=positions,
+        real=real,
+        # The scatter drops what aims outside the cache.
+        columns=jnp.where(real, positions, cache.capacity),
+        tables={name: rotary_tables(config, positions, name) for name in types},
+        reach=cache.capacity if reach is None else min(reach, cache.capacity),
+        of_rows=of_rows,
+    )
+
+
+def _linear_update(module, variables, hidden, state, at: _Places):
+    """The update of a linear layer, and the states of all slots after it."""
+    before = jax.tree.map(at.of_rows, state)
+    update, after = module.apply(variables, hidden, at.real, before, method="delta")
+    # A row without tokens may name a slot that another row fills: the scatter drops it.
+    target = jnp.where(at.real[:, 0], at.slots[:, 0], state.conv.shape[0])
+    put = lambda old, new: old.at[target].set(new.astype(old.dtype), mode="drop")  # noqa: E731
+    return update, jax.tree.map(put, state, after)
 
 
 def _write(stored, fresh, where):
     return stored.at[where].set(fresh.astype(stored.dtype), mode="drop")
 
 
-def _attend_cached(queries, keys, values, positions, config: ModelConfig):
-    """Attention of queries [R, W, Q, D] at `positions` to keys [R, K, D, P]; [R, W, Q * D]."""
+def _attend_cached(queries, keys, values, at: _Places, config: ModelConfig, kind: str):
+    """Attention of queries [R, W, Q, D] to keys [S, K, D, P]; [R, W, Q * D]."""
+    keys = at.of_rows(keys[..., : at.reach])
+    values = at.of_rows(values[:, :, : at.reach])
     rows, width, heads, size = queries.shape
-    shared, capacity = keys.shape[1], keys.shape[3]
+    shared = keys.shape[1]
     grouped = queries.reshape(rows, width, shared, heads // shared, size)
     # [R, K, W * G, D] x [R, K, D, P]: one plain product per slot and key/value head.
     grouped = jnp.moveaxis(grouped, 2, 1).reshape(rows, shared, -1, size)
@@ -199,8 +288,11 @@ def _attend_cached(queries, keys, values, positions, config: ModelConfig):
         keys,
         precision=config.precision,
         preferred_element_type=jnp.float32,
-    ) / math.sqrt(size)
-    seen = jnp.arange(capacity)[None, None] <= positions[:, :, None]
+    ) * query_scale(config, kind)
+    column = jnp.arange(at.reach)[None, None]
+    seen = column <= at.positions[:, :, None]
+    if kind.startswith("sliding"):
+        seen = seen & (column > at.positions[:, :, None] - config.sliding_window)
     seen = jnp.repeat(seen, heads // shared, axis=1)[:, None]
     scores = jnp.where(seen, scores, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)

@@ -1,48 +1,162 @@
-"""The decoder as Flax modules: norms, rotary attention with shared key/value heads, gated layers.
+"""A decoder as pure functions of (config, params): embedding, layers, heads.
 
-A layer is cut at its attention: `attention_inputs` gives queries, keys and values,
-`attention_output` takes what attention mixed. Training puts a masked product over the row between
-them (`attend`), decoding puts a cache there (`cache.py`); the weights and the arithmetic around it
-exist once.
+Parameters: {"embed": {"embedding" [V, H]}, "layers": {kind: {part: {"kernel" [layers of the kind,
+in, out], ...}}}, "norm": {"scale" [H]}, "lm_head": {"kernel" [H, V]} when not tied, "value_head":
+{"kernel", "bias"} when asked for}; with per-layer embeddings also "per_layer_embed",
+"per_layer_projection" and "per_layer_norm". `ModelConfig.place` says where a layer lies.
 
-In the shape descriptions, B is rows, T tokens, H hidden size, Q query heads, K key/value heads and
-D head size.
+Layers of one kind are stacked, and runs of layers are scanned: a repeated pattern (five sliding
+layers and a full one, say) is compiled once.
+
+In the shape descriptions, B is rows, T tokens, H hidden size, V vocabulary.
 """
 
-import math
+from collections import Counter
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from sepo_jax.policy.config import DTYPES, ModelConfig
+from sepo_jax.policy.layers import DecoderLayer, attend
+from sepo_jax.policy.linear import Linear, RMSNorm
+from sepo_jax.policy.rotary import rotary_tables
 
 
-def rotary_tables(config: ModelConfig, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Cosines and sines of the rotary angles, float32 [..., D / 2], for positions [...].
+class Ends(nn.Module):
+    """What lies before and after the layers."""
 
-    angle_i = position * theta^(-2 i / D), frequencies scaled as `RopeScaling` says.
-    Source: Su et al., RoFormer, section 3.4; Llama 3.1 for the scaling.
-    """
-    half = config.head_dim // 2
-    exponent = jnp.arange(half, dtype=jnp.float32) / half
-    frequency = config.rope_theta**-exponent
-    if (scaling := config.rope_scaling) is not None:
-        turns = scaling.original_max_positions * frequency / (2 * math.pi)
-        low, high = scaling.low_freq_factor, scaling.high_freq_factor
-        keep = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
-        frequency = frequency * (keep + (1 - keep) / scaling.factor)
-    shape = (1,) * positions.ndim + (half,)
-    angles = positions[..., None].astype(jnp.float32) * frequency.reshape(shape)
-    return jnp.cos(angles), jnp.sin(angles)
+    config: ModelConfig
+
+    def setup(self):
+        config = self.config
+        self.embed = self._embedding(config.vocab_size, config.hidden_size)
+        self.norm = RMSNorm(config)
+        if config.per_layer_embedding_size:
+            width = config.num_layers * config.per_layer_embedding_size
+            self.per_layer_embed = self._embedding(config.per_layer_vocab_size, width)
+            self.per_layer_projection = Linear(config, width)
+            self.per_layer_norm = RMSNorm(config)
+        if not config.tie_embeddings:
+            self.lm_head = VocabularyKernel(config)
+        if config.value_head:
+            zeros = nn.initializers.zeros
+            stored = DTYPES[config.param_dtype]
+            self.value_head = nn.Dense(1, dtype=jnp.float32, kernel_init=zeros, param_dtype=stored)
+
+    def _embedding(self, rows: int, width: int) -> nn.Embed:
+        config = self.config
+        return nn.Embed(
+            rows,
+            width,
+            dtype=DTYPES[config.compute_dtype],
+            param_dtype=DTYPES[config.param_dtype],
+            embedding_init=nn.initializers.normal(0.02),
+        )
+
+    def __call__(self, tokens):
+        """Touches every parameter once; used to initialise them."""
+        hidden, _ = self.inputs(tokens)
+        normal = self.final_norm(hidden)
+        return normal @ self.vocabulary_kernel(), self.values(normal)
+
+    def inputs(self, tokens):
+        """What enters the layers for `tokens` [B, T].
+
+        Returns:
+          States [B, T, H], and every layer's own input [layers, B, T, E] (None without per-layer
+          embeddings): (norm(projection of the state / sqrt(H)) + embedding sqrt(E)) / sqrt(2).
+        """
+        config = self.config
+        dtype = DTYPES[config.compute_dtype]
+        hidden = self.embed(tokens) * jnp.asarray(config.embedding_scale, dtype)
+        size = config.per_layer_embedding_size
+        if not size:
+            return hidden, None
+        shape = (*tokens.shape, config.num_layers, size)
+        own = self.per_layer_embed(tokens).reshape(shape) * jnp.asarray(size**0.5, dtype)
+        projected = self.per_layer_projection(hidden) * jnp.asarray(config.hidden_size**-0.5, dtype)
+        projected = self.per_layer_norm(projected.reshape(shape))
+        mixed = (projected + own) * jnp.asarray(0.5**0.5, dtype)
+        return hidden, jnp.moveaxis(mixed, 2, 0)
+
+    def final_norm(self, hidden):
+        """The norm between the last layer and the heads."""
+        return self.norm(hidden)
+
+    def vocabulary_kernel(self):
+        """The output projection as [H, V]."""
+        return self.embed.embedding.T if self.config.tie_embeddings else self.lm_head()
+
+    def values(self, normal):
+        """State values, float32 [...], of normed states; None without a value head."""
+        if not self.config.value_head:
+            return None
+        return self.value_head(normal.astype(jnp.float32))[..., 0]
 
 
-def rotate(heads: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    """Turns pairs (i, i + D/2) of `heads` [B, T, heads, D] by the angles of [B, T, D/2] tables."""
-    first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
-    cos, sin = cos[:, :, None, :], sin[:, :, None, :]
-    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return turned.astype(heads.dtype)
+class VocabularyKernel(nn.Module):
+    """The output projection [H, V] of a model that does not tie it to the embedding."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self) -> jax.Array:
+        config = self.config
+        shape = (config.hidden_size, config.vocab_size)
+        normal = nn.initializers.normal(0.02)
+        return self.param("kernel", normal, shape, DTYPES[config.param_dtype])
+
+
+def init(config: ModelConfig, key: jax.Array) -> dict:
+    """Fresh parameters."""
+    ends, *keys = jax.random.split(key, 1 + len(config.kind_counts))
+    params = dict(Ends(config).init(ends, jnp.zeros((1, 2), jnp.int32))["params"])
+    hidden = jnp.zeros((1, 2, config.hidden_size), DTYPES[config.compute_dtype])
+
+    def stack(key, kind, count):
+        layer = DecoderLayer(config, kind)
+        draw = lambda key: layer.init(key, hidden, method="touch")["params"]  # noqa: E731
+        return jax.vmap(draw)(jax.random.split(key, count))
+
+    counts = config.kind_counts.items()
+    params["layers"] = {
+        kind: stack(key, kind, count) for key, (kind, count) in zip(keys, counts, strict=True)
+    }
+    return params
+
+
+def final_norm(config: ModelConfig, params, hidden) -> jax.Array:
+    """The norm between the last layer and the heads."""
+    return Ends(config).apply({"params": params}, hidden, method="final_norm")
+
+
+def values(config: ModelConfig, params, normal) -> jax.Array | None:
+    """State values, float32 [...], of normed states; None without a value head."""
+    return Ends(config).apply({"params": params}, normal, method="values")
+
+
+def vocabulary_kernel(config: ModelConfig, params) -> tuple[jax.Array, int]:
+    """The output projection as it is stored, and the axis of it that runs over the vocabulary."""
+    if config.tie_embeddings:
+        return params["embed"]["embedding"], 0
+    return params["lm_head"]["kernel"], 1
+
+
+def logits(config: ModelConfig, params, normal) -> jax.Array:
+    """Vocabulary logits, float32 [..., V], of normed states [..., H]."""
+    kernel, vocabulary_axis = vocabulary_kernel(config, params)
+    contract = (((normal.ndim - 1,), (1 - vocabulary_axis,)), ((), ()))
+    result = jax.lax.dot_general(
+        normal,
+        kernel.astype(normal.dtype),
+        contract,
+        precision=config.precision,
+        preferred_element_type=jnp.float32,
+    )
+    cap = config.final_softcap
+    return result if cap is None else cap * jnp.tanh(result / cap)
 
 
 def forest_mask(segment: jax.Array, ancestors: jax.Array | None) -> jax.Array:
@@ -68,222 +182,159 @@ def forest_mask(segment: jax.Array, ancestors: jax.Array | None) -> jax.Array:
     return (related & causal[None]) | jnp.eye(length, dtype=bool)[None]
 
 
-def attend(queries, keys, values, mask, precision) -> jax.Array:
-    """Softmax attention over a row with shared key/value heads; [B, T, Q, D] -> [B, T, Q * D].
+class Surroundings(NamedTuple):
+    """What a row's layers read beside the states.
+
+    Attributes:
+      tables: (cosines, sines) by layer type. masks: bool [B, T, T] by layer type.
+      real: bool [B, T], columns that are no padding.
+    """
+
+    tables: dict[str, tuple[jax.Array, jax.Array]]
+    masks: dict[str, jax.Array]
+    real: jax.Array
+
+
+def surroundings(config: ModelConfig, positions, segment, ancestors) -> Surroundings:
+    """Rotary tables and masks of the layer types a config has; arguments of `hidden_states`."""
+    types = [name for name in dict.fromkeys(config.layer_types or ("full",)) if name != "linear"]
+    masks = {}
+    related = forest_mask(segment, ancestors)
+    for name in types:
+        masks[name] = related
+        if name == "sliding":
+            near = positions[:, :, None] - positions[:, None, :] < config.sliding_window
+            masks[name] = related & near
+    tables = {name: rotary_tables(config, positions, name) for name in types}
+    return Surroundings(tables, masks, segment >= 0)
+
+
+def query_scale(config: ModelConfig, kind: str) -> float:
+    """What products of queries and keys are multiplied by."""
+    return config.head_size(kind) ** -0.5 if config.query_scale is None else config.query_scale
+
+
+def schedule(config: ModelConfig) -> tuple[tuple[tuple[str, ...], int], ...]:
+    """The layers as (pattern of kinds, repeats), in order; each pattern is compiled once.
+
+    From the first layer on: the pattern whose repeats cover most layers, the shortest of equals.
+    """
+    kinds, runs, start = config.layer_kinds, [], 0
+    while start < len(kinds):
+        rest = kinds[start:]
+        best = (rest, 1)
+        for period in range(1, len(rest) // 2 + 1):
+            repeats = 1
+            while rest[: period * (repeats + 1)] == rest[:period] * (repeats + 1):
+                repeats += 1
+            covered = best[1] * len(best[0]) if best[1] > 1 else 0
+            if repeats > 1 and repeats * period > covered:
+                best = (rest[:period], repeats)
+        runs.append(best)
+        start += len(best[0]) * best[1]
+    return tuple(runs)
+
+
+def hidden_states(config: ModelConfig, params, tokens, positions, segment, ancestors) -> jax.Array:
+    """States after the last layer, before the final norm: [B, T, H].
 
     Args:
-      queries: [B, T, Q, D]; keys, values: [B, T, K, D]; mask: bool [B, T, T].
-      precision: of the two products; scores and softmax are float32.
+      tokens, positions, segment: int32 [B, T]; positions count along each token's own path,
+        segment is -1 on padding.
+      ancestors: bool [B, S, S] as in `forest_mask`, or None. A recurrent decoder reads rows of one
+        path each and takes no notice of it.
     """
-    batch, length, heads, size = queries.shape
-    shared = keys.shape[2]
-    group = heads // shared
-    # Query heads that share a key head stand below each other: one product per key head.
-    rows = queries.reshape(batch, length, shared, group, size)
-    rows = rows.transpose(0, 2, 3, 1, 4).reshape(batch, shared, group * length, size)
-    scores = jnp.matmul(
-        rows,
-        keys.transpose(0, 2, 3, 1),
-        precision=precision,
-        preferred_element_type=jnp.float32,
-    ).reshape(batch, shared, group, length, length)
-    bias = jnp.where(mask, 0.0, jnp.finfo(jnp.float32).min / 2)
-    scores = scores / math.sqrt(size) + bias[:, None, None]
-    peak = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
-    weights = jnp.exp(scores - peak)
-    # Dividing after the product touches D numbers a query instead of T.
-    total = jnp.sum(weights, axis=-1, keepdims=True)
-    weights = weights.astype(values.dtype).reshape(batch, shared, group * length, length)
-    mixed = jnp.matmul(
-        weights,
-        values.transpose(0, 2, 1, 3),
-        precision=precision,
-        preferred_element_type=jnp.float32,
-    )
-    mixed = mixed.reshape(batch, shared, group, length, size) / total
-    return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, length, heads * size)
+    around = surroundings(config, positions, segment, ancestors)
+    hidden, extra = Ends(config).apply({"params": params}, tokens, method="inputs")
+    shared = {}
+    if config.num_kv_shared_layers:
+        for name in around.masks:
+            shape = (*tokens.shape, config.kv_heads(name), config.head_size(name))
+            shared[name] = (jnp.zeros(shape, hidden.dtype),) * 2
+    done, layer = Counter(), 0
+    for pattern, repeats in schedule(config):
+        counts = Counter(pattern)
+        weights = {
+            kind: _rows(params["layers"][kind], done[kind], repeats, count)
+            for kind, count in counts.items()
+        }
+        end = layer + repeats * len(pattern)
+        inputs = None if extra is None else _rows(extra, layer, repeats, len(pattern))
+        hidden, shared = _run(config, pattern, repeats, hidden, shared, (weights, inputs), around)
+        done.update({kind: repeats * count for kind, count in counts.items()})
+        layer = end
+    return hidden
 
 
-class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + epsilon) * scale, in float32. Source: Zhang and Sennrich 2019, eq. 4."""
+def _rows(stack, start: int, repeats: int, count: int):
+    """Rows start .. start + repeats * count of every array, as [repeats, count, ...]."""
 
-    config: ModelConfig
+    def cut(array):
+        if array.shape[0] != repeats * count:
+            array = jax.lax.slice_in_dim(array, start, start + repeats * count)
+        return array.reshape(repeats, count, *array.shape[1:])
 
-    @nn.compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        config = self.config
-        scale = self.param(
-            "scale", nn.initializers.ones, inputs.shape[-1:], DTYPES[config.param_dtype]
+    return jax.tree.map(cut, stack)
+
+
+def _run(config, pattern, repeats, hidden, shared, weights, around: Surroundings):
+    """A pattern of layers, `repeats` times; (states, keys and values to share) after it."""
+    # Keys and values that these layers only read stay out of the carry: it is kept for every step.
+    own = not pattern[0].endswith("_shared")
+
+    def layer(kind, weights, hidden, shared, inputs):
+        return whole_layer(config, kind, weights, hidden, shared, inputs, around)
+
+    step = layer
+    if config.remat != "none":
+        saved = {
+            "layer": jax.checkpoint_policies.nothing_saveable,
+            "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        }
+        step = jax.checkpoint(
+            layer, static_argnums=0, prevent_cse=repeats == 1, policy=saved[config.remat]
         )
-        wide = inputs.astype(jnp.float32)
-        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-        normal = wide * jax.lax.rsqrt(mean_square + config.rms_norm_epsilon)
-        scale = scale.astype(jnp.float32).reshape((1,) * (inputs.ndim - 1) + (-1,))
-        return (normal * scale).astype(DTYPES[config.compute_dtype])
+
+    def body(carry, parts):
+        weights, inputs = parts
+        hidden, carried = carry
+        seen = Counter()
+        for index, kind in enumerate(pattern):
+            row = seen[kind]
+            part = jax.tree.map(lambda array, row=row: array[row], weights[kind])
+            seen[kind] += 1
+            available = carried if own else shared
+            given = None if inputs is None else inputs[index]
+            hidden, fresh = step(kind, part, hidden, available, given)
+            carried = {**carried, **fresh} if own else carried
+        return (hidden, carried), None
+
+    carry = (hidden, shared if own else {})
+    (hidden, carried), _ = jax.lax.scan(body, carry, weights, length=repeats)
+    return hidden, carried if own else shared
 
 
-def dense(config: ModelConfig, features: int, use_bias: bool = False, scale: float = 1.0):
-    """A linear map of the model's dtypes, initialised with variance scale / fan-in."""
-    return nn.Dense(
-        features,
-        use_bias=use_bias,
-        dtype=DTYPES[config.compute_dtype],
-        param_dtype=DTYPES[config.param_dtype],
-        precision=config.precision,
-        kernel_init=nn.initializers.variance_scaling(scale, "fan_in", "normal"),
-    )
+def whole_layer(config, kind, weights, hidden, shared, inputs, around: Surroundings):
+    """One layer over whole rows.
 
-
-class DecoderLayer(nn.Module):
-    """One pre-norm layer: h + attention(norm(h)), then h + feed_forward(norm(h)).
-
-    `fused` expects the query, key and value kernels (and the gate and up kernels) side by side in
-    one array, as `cache.fuse` lays them out: fewer and larger products while decoding.
+    Returns:
+      States [B, T, H], and {layer type: (keys, values)} where later layers share them, else {}.
     """
-
-    config: ModelConfig
-    fused: bool = False
-
-    def setup(self):
-        config = self.config
-        query_size = config.num_heads * config.head_dim
-        key_size = config.num_kv_heads * config.head_dim
-        bias = config.attention_bias
-        shrink = 1 / (2 * config.num_layers)  # the sum over layers keeps unit scale at the start
-        self.attention_norm = RMSNorm(config)
-        self.feed_forward_norm = RMSNorm(config)
-        if self.fused:
-            self.qkv_proj = dense(config, query_size + 2 * key_size, bias)
-            self.gate_up_proj = dense(config, 2 * config.intermediate_size)
-        else:
-            self.q_proj = dense(config, query_size, bias)
-            self.k_proj = dense(config, key_size, bias)
-            self.v_proj = dense(config, key_size, bias)
-            self.gate_proj = dense(config, config.intermediate_size)
-            self.up_proj = dense(config, config.intermediate_size)
-        self.o_proj = dense(config, config.hidden_size, bias, shrink)
-        self.down_proj = dense(config, config.hidden_size, scale=shrink)
-
-    def __call__(self, hidden, cos, sin, mask):
-        """The layer over whole rows [B, T, H]; the second result is the scan's empty output."""
-        queries, keys, values = self.attention_inputs(hidden, cos, sin)
-        mixed = attend(queries, keys, values, mask, self.config.precision)
-        return self.attention_output(hidden, mixed), None
-
-    def attention_inputs(self, hidden, cos, sin):
-        """Rotated queries [B, T, Q, D], rotated keys and values [B, T, K, D] of `hidden`."""
-        config = self.config
-        normal = self.attention_norm(hidden)
-        if self.fused:
-            query_size = config.num_heads * config.head_dim
-            key_size = config.num_kv_heads * config.head_dim
-            parts = jnp.split(self.qkv_proj(normal), [query_size, query_size + key_size], axis=-1)
-        else:
-            parts = [self.q_proj(normal), self.k_proj(normal), self.v_proj(normal)]
-        queries, keys, values = (
-            part.reshape(*part.shape[:-1], -1, config.head_dim) for part in parts
+    module, variables = DecoderLayer(config, kind), {"params": weights}
+    fresh = {}
+    if kind == "linear":
+        update, _ = module.apply(variables, hidden, around.real, None, method="delta")
+    else:
+        name = kind.removesuffix("_shared")
+        queries, keys, mixed_in, gate = module.apply(
+            variables, hidden, *around.tables[name], method="attention_inputs"
         )
-        return rotate(queries, cos, sin), rotate(keys, cos, sin), values
-
-    def attention_output(self, hidden, mixed):
-        """The rest of the layer, given what attention mixed ([B, T, Q * D])."""
-        hidden = hidden + self.o_proj(mixed.astype(hidden.dtype))
-        normal = self.feed_forward_norm(hidden)
-        if self.fused:
-            gate, up = jnp.split(self.gate_up_proj(normal), 2, axis=-1)
-        else:
-            gate, up = self.gate_proj(normal), self.up_proj(normal)
-        return hidden + self.down_proj(nn.silu(gate) * up)
-
-
-class VocabularyKernel(nn.Module):
-    """The output projection [H, V] of a model that does not tie it to the embedding."""
-
-    config: ModelConfig
-
-    @nn.compact
-    def __call__(self) -> jax.Array:
-        config = self.config
-        shape = (config.hidden_size, config.vocab_size)
-        normal = nn.initializers.normal(0.02)
-        return self.param("kernel", normal, shape, DTYPES[config.param_dtype])
-
-
-class Decoder(nn.Module):
-    """Embedding, scanned layers, final norm, vocabulary projection and optional value head.
-
-    Parameters: {"embed": {"embedding" [V, H]}, "layers": {projection: {"kernel" [layers, in, out]},
-    norm: {"scale" [layers, H]}}, "norm": {"scale"}, "lm_head": {"kernel" [H, V]} when not tied,
-    "value_head": {"kernel", "bias"} when asked for}.
-    """
-
-    config: ModelConfig
-
-    def setup(self):
-        config = self.config
-        dtypes = {"param_dtype": DTYPES[config.param_dtype]}
-        self.embed = nn.Embed(
-            config.vocab_size,
-            config.hidden_size,
-            dtype=DTYPES[config.compute_dtype],
-            embedding_init=nn.initializers.normal(0.02),
-            **dtypes,
-        )
-        layer = nn.remat(DecoderLayer, prevent_cse=False) if config.remat else DecoderLayer
-        self.layers = nn.scan(
-            layer,
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            in_axes=(nn.broadcast, nn.broadcast, nn.broadcast),
-            length=config.num_layers,
-        )(config)
-        self.norm = RMSNorm(config)
-        if not config.tie_embeddings:
-            self.lm_head = VocabularyKernel(config)
-        if config.value_head:
-            zeros = nn.initializers.zeros
-            self.value_head = nn.Dense(1, dtype=jnp.float32, kernel_init=zeros, **dtypes)
-
-    def __call__(self, tokens):
-        """Touches every parameter once; used to initialise them."""
-        length = tokens.shape[1]
-        positions = jnp.arange(length)[None]
-        mask = forest_mask(jnp.zeros((1, length), jnp.int32), None)
-        hidden = self.final_norm(self.hidden_states(tokens, positions, mask))
-        return self.logits(hidden), self.values(hidden)
-
-    def embed_tokens(self, tokens):
-        """Rows of the embedding, [..., H] in the compute dtype."""
-        return self.embed(tokens)
-
-    def hidden_states(self, tokens, positions, mask):
-        """States after the last layer, before the final norm: [B, T, H]."""
-        cos, sin = rotary_tables(self.config, positions)
-        hidden, _ = self.layers(self.embed(tokens), cos, sin, mask)
-        return hidden
-
-    def final_norm(self, hidden):
-        """The norm between the last layer and the heads."""
-        return self.norm(hidden)
-
-    def logits(self, normal):
-        """Vocabulary logits, float32 [..., V], of normed states [..., H]."""
-        config = self.config
-        if config.tie_embeddings:
-            kernel, axis = self.embed.embedding, 1
-        else:
-            kernel, axis = self.lm_head(), 0
-        contract = (((normal.ndim - 1,), (axis,)), ((), ()))
-        return jax.lax.dot_general(
-            normal,
-            kernel.astype(normal.dtype),
-            contract,
-            precision=config.precision,
-            preferred_element_type=jnp.float32,
-        )
-
-    def values(self, normal):
-        """State values, float32 [...], of normed states; None without a value head."""
-        if not self.config.value_head:
-            return None
-        return self.value_head(normal.astype(jnp.float32))[..., 0]
+        if keys is None:
+            keys, mixed_in = shared[name]
+        elif shared:
+            fresh[name] = (keys, mixed_in)
+        scale = query_scale(config, kind)
+        mixed = attend(queries, keys, mixed_in, around.masks[name], scale, config.precision)
+        update = module.apply(variables, mixed, gate, method="attention_output")
+    hidden = module.apply(variables, hidden, update, inputs, method="combine")
+    return hidden, fresh

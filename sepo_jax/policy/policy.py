@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from sepo_jax.policy import cache as caching
+from sepo_jax.policy import decoder
 from sepo_jax.policy.cache import Cache
 from sepo_jax.policy.config import ModelConfig
-from sepo_jax.policy.decoder import Decoder, forest_mask
 from sepo_jax.policy.scores import TokenScores, token_scores
 
 
@@ -49,8 +49,13 @@ class Policy:
         pad = getattr(self.tokenizer, "pad_token_id", None)
         return int(pad) if pad is not None else 0
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether rows must hold one path each, since a state runs along them."""
+        return self.config.is_recurrent
+
     def init(self, key: jax.Array) -> dict:
-        """Fresh parameters, a nested dict of arrays (layers stacked on axis 0)."""
+        """Fresh parameters, a nested dict of arrays (layers of a kind stacked on axis 0)."""
         return _init(self.config, key)
 
     def log_probs(
@@ -79,18 +84,16 @@ class Policy:
         chex.assert_rank([tokens, source], 2)
         chex.assert_equal_shape([tokens, positions, segment])
         chex.assert_equal_shape([source, target])
-        decoder, variables = Decoder(self.config), {"params": params}
-        mask = forest_mask(segment, ancestors)
-        hidden = decoder.apply(variables, tokens, positions, mask, method="hidden_states")
+        config = self.config
+        hidden = decoder.hidden_states(config, params, tokens, positions, segment, ancestors)
         hidden = jnp.take_along_axis(hidden, source[:, :, None], axis=1)
-        normal = decoder.apply(variables, hidden, method="final_norm")
+        normal = decoder.final_norm(config, params, hidden)
 
         def score(normal, target):
-            logits = decoder.apply(variables, normal, method="logits")
-            return token_scores(logits, target, temperature)
+            return token_scores(decoder.logits(config, params, normal), target, temperature)
 
         logp, entropy = _in_pieces(score, normal, target, self._columns_per_piece(target.shape))
-        value = decoder.apply(variables, normal, method="values")
+        value = decoder.values(config, params, normal)
         return TokenScores(logp=logp, entropy=entropy, value=value)
 
     def _columns_per_piece(self, shape) -> int:
@@ -107,28 +110,30 @@ class Policy:
         """Parameters in decoding form; optional, saves copies when called once before a loop."""
         return caching.fuse(self.config, params)
 
-    def prefill(self, params, cache: Cache, tokens, lengths, slots=None):
+    def prefill(self, params, cache: Cache, tokens, lengths, slots=None, reach=None):
         """Appends `lengths[s]` of `tokens` [S, W] to each slot; see `cache.append`.
 
         Returns:
           (cache, float32 logits [S, V] after the last real token of each row).
         """
-        return caching.append(self.config, params, cache, tokens, lengths, slots)
+        return caching.append(self.config, params, cache, tokens, lengths, slots, reach)
 
-    def decode_step(self, params, cache: Cache, tokens, active):
+    def decode_step(self, params, cache: Cache, tokens, active, reach=None):
         """Appends one token to each slot where bool `active` [S] is true.
+
+        `reach` is static: attention reads that many positions of the cache, see `cache.append`.
 
         Returns:
           (cache, float32 logits [S, V]); rows of idle slots have no meaning.
         """
         chex.assert_equal_shape([tokens, active, cache.lengths])
         steps = active.astype(jnp.int32)
-        return caching.append(self.config, params, cache, tokens[:, None], steps)
+        return caching.append(self.config, params, cache, tokens[:, None], steps, reach=reach)
 
 
 @partial(jax.jit, static_argnums=0)
 def _init(config: ModelConfig, key):
-    return Decoder(config).init(key, jnp.zeros((1, 2), jnp.int32))["params"]
+    return decoder.init(config, key)
 
 
 def _in_pieces(score, normal, target, piece: int):

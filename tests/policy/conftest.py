@@ -48,7 +48,7 @@ def make_params():
         generator = np.random.default_rng(seed)
 
         def draw(path, leaf):
-            spread = {"kernel": 0.25, "embedding": 0.4, "scale": 0.2, "bias": 0.2}[path[-1].key]
+            spread = {"kernel": 0.25, "embedding": 0.4}.get(path[-1].key, 0.2)
             mean = 1.0 if path[-1].key == "scale" else 0.0
             return jnp.asarray(generator.normal(mean, spread, leaf.shape).astype(leaf.dtype))
 
@@ -117,7 +117,8 @@ def successor(make_params):
     params = make_params(config)
     params["norm"]["scale"] = jnp.ones(8)
     for name in ("o_proj", "down_proj"):
-        params["layers"][name]["kernel"] = jnp.zeros_like(params["layers"][name]["kernel"])
+        part = params["layers"]["full"][name]
+        part["kernel"] = jnp.zeros_like(part["kernel"])
     params["embed"]["embedding"] = jnp.eye(8)
     # RMS of a one-hot vector of 8 is 1 / sqrt(8), so the norm multiplies it by sqrt(8).
     kernel = jnp.roll(jnp.eye(8), 1, axis=1) * jnp.log(63.0) / jnp.sqrt(8.0)

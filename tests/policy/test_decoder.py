@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sepo_jax.policy import ModelConfig, Policy, RopeScaling
-from sepo_jax.policy.decoder import forest_mask, rotary_tables, rotate
+from sepo_jax.policy.decoder import forest_mask
+from sepo_jax.policy.rotary import rotary_tables, rotate
 
-SCALING = RopeScaling(8.0, 1.0, 4.0, 8192)
+SCALING = RopeScaling("llama3", 8.0, 1.0, 4.0, 8192)
 
 
 def reference_logits(config, params, tokens):
@@ -32,7 +33,7 @@ def reference_logits(config, params, tokens):
 
     x = params["embed"]["embedding"][tokens]
     for index in range(config.num_layers):
-        layer = jax.tree.map(lambda array, index=index: array[index], params["layers"])
+        layer = jax.tree.map(lambda array, index=index: array[index], params["layers"]["full"])
 
         def linear(name, y, layer=layer):
             return y @ layer[name]["kernel"] + layer[name].get("bias", 0.0)

@@ -1,0 +1,74 @@
+"""The two smallest parts of every layer: a linear map that may carry an adapter, and a norm."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from sepo_jax.policy.config import DTYPES, ModelConfig
+
+
+class Linear(nn.Module):
+    """x W + b, and with adapter leaves beside the kernel also scale (x A) B.
+
+    Parameters: "kernel" [in, features], "bias" [features] when asked for. `lora_a` [in, rank] and
+    `lora_b` [rank, features] are never created here: `lora.attach` puts them there.
+
+    Attributes:
+      config: gives dtypes, precision and the adapter's scale.
+      features: size of the output.
+      use_bias: whether there is a bias.
+      init_scale: variance of a fresh kernel times fan-in.
+    """
+
+    config: ModelConfig
+    features: int
+    use_bias: bool = False
+    init_scale: float = 1.0
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        config = self.config
+        stored, computed = DTYPES[config.param_dtype], DTYPES[config.compute_dtype]
+        draw = nn.initializers.variance_scaling(self.init_scale, "fan_in", "normal")
+        kernel = self.param("kernel", draw, (inputs.shape[-1], self.features), stored)
+        inputs = inputs.astype(computed)
+
+        def times(inputs, matrix):
+            return jnp.matmul(inputs, matrix.astype(computed), precision=config.precision)
+
+        result = times(inputs, kernel)
+        if self.has_variable("params", "lora_a"):
+            low = times(inputs, self.get_variable("params", "lora_a"))
+            adapted = times(low, self.get_variable("params", "lora_b"))
+            result = result + jnp.asarray(config.lora.scale, computed) * adapted
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, (self.features,), stored)
+            result = result + bias.astype(computed).reshape((1,) * (inputs.ndim - 1) + (-1,))
+        return result
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + epsilon) * (offset + scale), over the last axis, in float32.
+
+    Source: Zhang and Sennrich 2019, eq. 4; Gemma and Qwen3.5 store the scale less one.
+
+    Attributes:
+      config: gives epsilon, offset and dtypes.
+      has_scale: whether there is a stored scale; without one the factor is 1.
+    """
+
+    config: ModelConfig
+    has_scale: bool = True
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        config = self.config
+        wide = inputs.astype(jnp.float32)
+        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+        normal = wide * jax.lax.rsqrt(mean_square + config.rms_norm_epsilon)
+        if self.has_scale:
+            start = nn.initializers.constant(1.0 - config.norm_offset)
+            scale = self.param("scale", start, inputs.shape[-1:], DTYPES[config.param_dtype])
+            scale = config.norm_offset + scale.astype(jnp.float32)
+            normal = normal * scale.reshape((1,) * (inputs.ndim - 1) + (-1,))
+        return normal.astype(DTYPES[config.compute_dtype])
