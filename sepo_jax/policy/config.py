@@ -201,6 +201,8 @@ class ModelConfig:
             for name in types:
                 check_option("layer type", name, LAYER_TYPES)
         types = types or ("full",)
+        if set(types) == {"linear"}:
+            raise ValueError("a decoder needs at least one attention layer; all are linear")
         if "sliding" in types and (self.sliding_window is None or self.sliding_window < 1):
             raise ValueError(
                 f"sliding layers need sliding_window >= 1, not {self.sliding_window!r}"
@@ -211,7 +213,7 @@ class ModelConfig:
                 f"num_kv_shared_layers={self.num_kv_shared_layers} leaves a layer type of "
                 f"{types} without keys and values to share"
             )
-        if self.is_recurrent:
+        if "linear" in types:
             for name in _LINEAR:
                 if getattr(self, name) < 1:
                     raise ValueError(f"linear layers need {name} >= 1, not {getattr(self, name)}")

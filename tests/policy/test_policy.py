@@ -32,7 +32,12 @@ def test_logp_belongs_to_its_token(successor, score, plain_row):
     np.testing.assert_allclose(packed, np.log(0.9), atol=1e-5)
 
 
-VARIANTS = {"whole": {}, "pieces": {"logits_budget": 3 * 2 * 320}, "remat": {"remat": True}}
+VARIANTS = {
+    "whole": {},
+    "pieces": {"logits_budget": 3 * 2 * 320},
+    "layer": {"remat": "layer"},
+    "dots": {"remat": "dots"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +68,7 @@ def gradients(critic, draw_tokens, plain_row):
     }
 
 
-@pytest.mark.parametrize("variant", ["pieces", "remat"])
+@pytest.mark.parametrize("variant", ["pieces", "layer", "dots"])
 def test_memory_choices_change_nothing(gradients, variant):
     """Pieces of 3 columns (the last with spare ones) and recomputed layers: the same numbers."""
     slope, scores = gradients[variant]
