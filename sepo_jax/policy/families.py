@@ -211,6 +211,7 @@ def _fields(family: str, row: Family, parsed) -> dict:
         raise ValueError(
             f"{row.activation_key}={activation!r} is not supported, only {sorted(names)}"
         )
+    layers = _layer_fields(row, parsed)  # refuses layers that differ in more than their heads
     fields = {own: getattr(parsed, name) for own, name in {**COMMON_FIELDS, **row.fields}.items()}
     bias = bool(row.constants.get("attention_bias", getattr(parsed, "attention_bias", False)))
     fields.update(
@@ -219,7 +220,7 @@ def _fields(family: str, row: Family, parsed) -> dict:
         tie_embeddings=bool(parsed.tie_word_embeddings),
         attention_bias=bias,
         output_bias=bias and row.output_bias,
-        **_layer_fields(row, parsed),
+        **layers,
         **_rope_fields(row, parsed),
     )
     if family.startswith("gemma"):

@@ -1,64 +1,84 @@
-"""Policies from and to Hugging Face directories: config.json, safetensors, tokenizer files."""
+"""Policies from and to files: Hugging Face directories, hub models and GGUF files."""
 
 import dataclasses
 import json
-import os
-import shutil
-import tempfile
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from safetensors.numpy import save_file
 
-from sepo_jax.names import check_option, unknown
-from sepo_jax.policy.config import ModelConfig, RopeScaling
+from sepo_jax.names import check_option, nearest
+from sepo_jax.policy.config import DTYPES, ModelConfig
+from sepo_jax.policy.families import LOAD_OPTIONS, config_fields
+from sepo_jax.policy.families_export import hf_config
+from sepo_jax.policy.models import MODELS
 from sepo_jax.policy.policy import Policy
+from sepo_jax.policy.staging import staged
 from sepo_jax.policy.tokenizer import end_token_ids, load_tokenizer
 from sepo_jax.policy.weights import (
+    INDEX_FILE,
+    SHARD_BYTES,
     SINGLE_FILE,
     VALUE_HEAD_FILE,
-    checkpoint_tensors,
+    TensorSource,
+    directory_source,
     read_parameters,
+    read_value_head,
+    stored_dtype,
+    write_tensors,
 )
 
-ARCHITECTURES = {"LlamaForCausalLM": "llama"}
-# What a user may choose when loading; everything else is a fact of the checkpoint.
-LOAD_OPTIONS = (
-    "compute_dtype",
-    "param_dtype",
-    "cache_dtype",
-    "remat",
-    "value_head",
-    "logits_budget",
-)
-_FIELDS = {  # ModelConfig field: key of config.json
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "rms_norm_epsilon": "rms_norm_eps",
-    "max_positions": "max_position_embeddings",
-}
+_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model")
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_HUB_TIMEOUT = 5  # seconds until the hub must answer
+
+
+class Checkpoint(NamedTuple):
+    """A model on disk, opened but not read.
+
+    Attributes:
+      where: directory or file, for errors.
+      raw: content of config.json, or what it would be.
+      tensors: the weights.
+      value_head: file of a value head, or None.
+      tokenizer: a function that gives the tokenizer.
+      generation: content of generation_config.json, or {}.
+    """
+
+    where: Path
+    raw: Mapping
+    tensors: TensorSource
+    value_head: Path | None
+    tokenizer: Any
+    generation: Mapping
 
 
 def load(source, *, tokenizer=None, key=None, **options) -> tuple[Policy, dict]:
     """A policy and its parameters.
 
+    Weights keep the dtype that most of the checkpoint has (bfloat16 stays bfloat16, float16 and
+    quantised ones become float32), and `config.param_dtype` says which; `param_dtype` chooses.
+
     Args:
-      source: a Hugging Face directory; a hub id whose files are already on this machine (nothing
-        is fetched); or a `ModelConfig`, for fresh parameters.
-      tokenizer: instead of the directory's own; False loads the weights alone. For a `ModelConfig`
+      source: a Hugging Face directory, of a text model or of a multimodal one (its text part is
+        taken); a `.gguf` file; a hub id such as "Qwen/Qwen3-4B" or a name of `models.MODELS`,
+        fetched unless it is on this machine; or a `ModelConfig`, for fresh parameters.
+      tokenizer: instead of the checkpoint's own; False loads the weights alone. For a `ModelConfig`
         the tokenizer to go with it, or None.
       key: PRNG key of fresh parameters; `jax.random.key(0)` when None.
       **options: ModelConfig fields of choice (`compute_dtype`, `param_dtype`, `cache_dtype`,
-        `remat`, `value_head`, `logits_budget`); any field for a `ModelConfig`.
+        `remat`, `value_head`, `logits_budget`, `lora`); any field for a `ModelConfig`.
 
     Raises:
-      FileNotFoundError: no such directory, config, weights, shard or tokenizer.
-      ValueError: unknown architecture or option, unsupported setting, damaged file, and tensors
-        that are missing, unused or of the wrong shape, with file and tensor named.
+      FileNotFoundError: no such directory, config, weights, shard or tokenizer, or a hub model
+        that cannot be fetched.
+      ValueError: unknown architecture or option, unsupported setting or quantisation, damaged
+        file, and tensors that are missing, unused or of the wrong shape, with file and tensor
+        named.
     """
     if isinstance(source, ModelConfig):
         allowed = [field.name for field in dataclasses.fields(ModelConfig)]
@@ -68,155 +88,151 @@ def load(source, *, tokenizer=None, key=None, **options) -> tuple[Policy, dict]:
         return policy, policy.init(jax.random.key(0) if key is None else key)
     for name in options:
         check_option("load option", name, LOAD_OPTIONS)
-    directory = _directory(source)
-    config = read_config(directory, **options)
-    params = read_parameters(config, directory)
+    opened = _open(_locate(source))
+    config = _model_config(opened, options)
+    params = read_parameters(config, opened.tensors, opened.where)
+    if config.value_head and opened.value_head is not None:
+        read_value_head(params, opened.value_head)
     if tokenizer is None:
-        tokenizer = load_tokenizer(directory)
+        tokenizer = opened.tokenizer()
     tokenizer = tokenizer or None
-    generation = _read_json(directory / "generation_config.json", required=False)
-    raw = _read_json(directory / "config.json")
-    ends = generation if generation.get("eos_token_id") is not None else raw
-    if tokenizer is None and ends.get("eos_token_id") is None:
+    ends = next((entry for entry in _end_entries(opened)), {})
+    if tokenizer is None and not ends:
         return Policy(config), params
     return Policy(config, tokenizer, end_token_ids(tokenizer, ends)), params
 
 
-def read_config(directory, **options) -> ModelConfig:
-    """The ModelConfig that a directory's config.json describes; errors as in `load`."""
-    directory = Path(directory)
-    raw = _read_json(directory / "config.json")
-    architectures = raw.get("architectures") or [None]
-    if architectures[0] not in ARCHITECTURES:
-        raise ValueError(
-            f"{directory / 'config.json'}: "
-            + str(unknown("architecture", architectures[0], ARCHITECTURES))
-        )
-    absent = [name for name in _FIELDS.values() if raw.get(name) is None]
-    if absent:
-        raise ValueError(f"{directory / 'config.json'} lacks {absent}")
-    for name, supported in (("hidden_act", "silu"), ("mlp_bias", False)):
-        if raw.get(name, supported) != supported:
-            raise ValueError(
-                f"{directory / 'config.json'}: {name}={raw[name]!r} is not supported, only "
-                f"{supported!r}"
-            )
-    # transformers 5 keeps both rotary settings in one entry, earlier versions apart.
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    theta = rope.get("rope_theta", raw.get("rope_theta", 10_000.0))
-    fields = {own: raw[name] for own, name in _FIELDS.items()}
+def read_config(source, **options) -> ModelConfig:
+    """The ModelConfig that `load` would give a directory or file, without reading weights.
+
+    A directory without weights has the dtype its config.json names. Errors as in `load`.
+    """
+    path = Path(source)
+    if path.is_dir() and not any((path / name).is_file() for name in (SINGLE_FILE, INDEX_FILE)):
+        raw = _read_json(path / "config.json")
+        return _model_config(Checkpoint(path, raw, {}, None, None, {}), options)
+    return _model_config(_open(_locate(source)), options)
+
+
+def save_hf(
+    directory, policy: Policy, params, *, overwrite: bool = False, shard_bytes: int = SHARD_BYTES
+) -> Path:
+    """Writes a directory that transformers and `load` open; whole or not at all.
+
+    Holds config.json of the family's text model, model.safetensors (or shards and their index),
+    generation_config.json with every end id, the tokenizer's files and, with a value head,
+    value_head.safetensors. Weights keep the parameters' dtype.
+
+    Args:
+      overwrite: replace an existing directory (by a rename, at the end).
+      shard_bytes: largest size of one weight file.
+
+    Raises:
+      FileExistsError: the directory exists and `overwrite` is False.
+      ValueError: `params` do not belong to the policy's config or hold a LoRA adapter; a config
+        that its family cannot express.
+    """
+    config = policy.config
+    with staged(directory, overwrite=overwrite) as staging:
+        ends = list(policy.end_ids) or None
+        ids = {"bos_token_id": getattr(policy.tokenizer, "bos_token_id", None)}
+        ids.update(eos_token_id=ends, pad_token_id=policy.pad_id)
+        dtype = str(params["embed"]["embedding"].dtype)
+        content = {**hf_config(config), "dtype": dtype, "torch_dtype": dtype, **ids}
+        _write_json(staging / "config.json", content)
+        _write_json(staging / "generation_config.json", {"do_sample": True, **ids})
+        write_tensors(staging, config, params, shard_bytes)
+        if config.value_head:
+            head = {name: np.asarray(array) for name, array in params["value_head"].items()}
+            save_file(head, str(staging / VALUE_HEAD_FILE))
+        if policy.tokenizer is not None:
+            policy.tokenizer.save_pretrained(str(staging))
+    return Path(directory)
+
+
+def _model_config(opened: Checkpoint, options: dict) -> ModelConfig:
+    is_file = opened.where.suffix == ".gguf"
+    fields = config_fields(opened.raw, opened.where if is_file else opened.where / "config.json")
+    if opened.tensors:
+        dtype = stored_dtype(opened.tensors)
+    else:
+        dtype = opened.raw.get("dtype") or opened.raw.get("torch_dtype")
     fields.update(
-        num_kv_heads=raw.get("num_key_value_heads") or raw["num_attention_heads"],
-        head_dim=raw.get("head_dim"),
-        rope_theta=float(theta),
-        rope_scaling=None if kind == "default" else RopeScaling.from_mapping(rope),
-        tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        attention_bias=bool(raw.get("attention_bias", False)),
-        value_head=(directory / VALUE_HEAD_FILE).is_file(),
-        family=ARCHITECTURES[architectures[0]],
+        param_dtype=dtype if dtype in DTYPES else "float32",
+        value_head=opened.value_head is not None,
     )
     return ModelConfig(**{**fields, **options})
 
 
-def save_hf(directory, policy: Policy, params, *, overwrite: bool = False) -> Path:
-    """Writes a directory that transformers and `load` open; whole or not at all.
+def _open(path: Path) -> Checkpoint:
+    if path.suffix == ".gguf":
+        from sepo_jax.policy.gguf import open_gguf
 
-    Holds config.json, model.safetensors, generation_config.json with every end id, the tokenizer's
-    files and, with a value head, value_head.safetensors. Weights keep the parameters' dtype.
-
-    Args:
-      overwrite: replace an existing directory (by a rename, at the end).
-
-    Raises:
-      FileExistsError: the directory exists and `overwrite` is False.
-    """
-    directory = Path(directory)
-    if directory.exists() and not overwrite:
-        raise FileExistsError(f"{directory} exists: choose another name or pass overwrite=True")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    try:
-        _write_files(staging, policy, params)
-        staging.chmod(0o755)
-        if directory.exists():
-            retired = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-            os.replace(directory, retired / "old")
-            try:
-                os.replace(staging, directory)
-            except OSError:
-                os.replace(retired / "old", directory)
-                raise
-            finally:
-                shutil.rmtree(retired)
-        else:
-            os.replace(staging, directory)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
-    return directory
+        opened = open_gguf(path)
+        return Checkpoint(path, opened.config, opened.tensors, None, opened.tokenizer, {})
+    raw = _read_json(path / "config.json")
+    generation = _read_json(path / "generation_config.json", required=False)
+    head = path / VALUE_HEAD_FILE
+    return Checkpoint(
+        path,
+        raw,
+        directory_source(path),
+        head if head.is_file() else None,
+        lambda: load_tokenizer(path),
+        generation,
+    )
 
 
-def _write_files(staging: Path, policy: Policy, params) -> None:
-    config = policy.config
-    metadata = {"format": "pt"}  # transformers refuses files without it
-    save_file(checkpoint_tensors(config, params), str(staging / SINGLE_FILE), metadata)
-    if config.value_head:
-        head = {name: np.asarray(array) for name, array in params["value_head"].items()}
-        save_file(head, str(staging / VALUE_HEAD_FILE))
-    if policy.tokenizer is not None:
-        policy.tokenizer.save_pretrained(str(staging))
-    ends = list(policy.end_ids) or None
-    ids = {"bos_token_id": getattr(policy.tokenizer, "bos_token_id", None)}
-    ids.update(eos_token_id=ends, pad_token_id=policy.pad_id)
-    _write_json(staging / "generation_config.json", {"do_sample": True, **ids})
-    _write_json(staging / "config.json", {**hf_config(config), **ids})
+def _end_entries(opened: Checkpoint):
+    """Contents that may name end ids, those that do, best first."""
+    text = opened.raw.get("text_config")
+    for entry in (opened.generation, opened.raw, text):
+        if isinstance(entry, Mapping) and entry.get("eos_token_id") is not None:
+            yield dict(entry)
 
 
-def hf_config(config: ModelConfig) -> dict:
-    """config.json of a ModelConfig, readable by transformers 4 and 5."""
-    (architecture,) = (name for name, family in ARCHITECTURES.items() if family == config.family)
-    scaling = config.rope_scaling.to_mapping() if config.rope_scaling else None
-    return {
-        "architectures": [architecture],
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "mlp_bias": False,
-        **{name: getattr(config, own) for own, name in _FIELDS.items()},
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "rope_theta": config.rope_theta,
-        "rope_scaling": scaling,
-        "rope_parameters": {
-            "rope_type": "default",
-            **(scaling or {}),
-            "rope_theta": config.rope_theta,
-        },
-        "tie_word_embeddings": config.tie_embeddings,
-        "attention_bias": config.attention_bias,
-        "torch_dtype": config.param_dtype,
-        "dtype": config.param_dtype,
-        "use_cache": True,
-    }
-
-
-def _directory(source) -> Path:
+def _locate(source) -> Path:
+    """The directory or `.gguf` file that `source` means, fetched when it is a hub model."""
     path = Path(source)
-    if path.is_dir():
+    if path.is_dir() or (path.suffix == ".gguf" and path.is_file()):
         return path
     if path.exists():
-        raise ValueError(f"{path} is a file: a Hugging Face directory is expected")
-    if str(source).count("/") == 1 and not str(source).startswith((".", "/", "~")):
-        from huggingface_hub import snapshot_download
+        raise ValueError(f"{path} is a file: a Hugging Face directory or a .gguf file is expected")
+    if str(source) in MODELS:
+        return _fetch(MODELS[str(source)].hub_id)
+    if path.suffix != ".gguf" and _HUB_ID.fullmatch(str(source)):
+        return _fetch(str(source))
+    guess = nearest(str(source), MODELS)
+    hint = f" Did you mean the model {guess!r}?" if guess else ""
+    raise FileNotFoundError(f"no directory or .gguf file {str(source)!r} with a model in it.{hint}")
 
-        try:
-            return Path(snapshot_download(str(source), local_files_only=True))
-        except Exception as error:
-            raise FileNotFoundError(
-                f"no directory {source!r}, and no copy of a hub model of that name on this "
-                f"machine: fetch it with `hf download {source}` and try again"
-            ) from error
-    raise FileNotFoundError(f"no directory {source!r} with a model in it")
+
+def _fetch(hub_id: str) -> Path:
+    """Directory of a hub model: the copy on this machine when it is whole, else fetched."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        path = Path(snapshot_download(hub_id, local_files_only=True))
+        if (path / "config.json").is_file():
+            directory_source(path)
+            return path
+    except (OSError, ValueError):  # no copy, or part of one
+        pass
+    try:
+        return Path(
+            snapshot_download(
+                hub_id,
+                allow_patterns=list(_HUB_FILES),
+                ignore_patterns=["*/*"],  # weights in other formats lie in folders
+                etag_timeout=_HUB_TIMEOUT,
+            )
+        )
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise FileNotFoundError(
+            f"{hub_id!r} is no directory here and could not be fetched from the hub ({reason}): "
+            f"run `hf download {hub_id}` where there is a network, or give a directory"
+        ) from None
 
 
 def _read_json(path: Path, required: bool = True) -> dict:

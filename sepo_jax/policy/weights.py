@@ -1,27 +1,30 @@
-"""Checkpoint tensors to parameters and back: names, shapes, safetensors files.
+"""Checkpoint tensors to parameters and back, for every family and file format.
 
-A family is a map from its tensor names to places in the parameter tree. Torch linear weights are
-[out, in] and turn into kernels [in, out]; layers are stacked on axis 0.
+A checkpoint is a `TensorSource`: tensors by name, not read yet. One checker compares it with the
+parameters a config asks for, and one reader fills the parameter tree leaf by leaf.
 """
 
-import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import jax
 import numpy as np
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
+from sepo_jax.policy import decoder
 from sepo_jax.policy.config import DTYPES, ModelConfig
-from sepo_jax.policy.decoder import Decoder
+from sepo_jax.policy.families_tensors import Place, tensor_places, text_names
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 VALUE_HEAD_FILE = "value_head.safetensors"
-# Written by some exporters although they follow from the config.
-REDUNDANT = ("rotary_emb.inv_freq",)
+SHARD_BYTES = 5_000_000_000
+MAX_SHOWN = 50  # problems listed in one error
+_STORED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # safetensors' own names
 
 
 class StoredTensor(NamedTuple):
@@ -49,163 +52,291 @@ class TensorSource(Protocol):
     def __getitem__(self, name: str) -> StoredTensor: ...
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where a checkpoint tensor lives: path in the parameters, layer or None, transposed or not."""
-
-    path: tuple[str, ...]
-    layer: int | None = None
-    transpose: bool = False
-
-
-LLAMA_LAYER = {
-    "self_attn.q_proj": "q_proj",
-    "self_attn.k_proj": "k_proj",
-    "self_attn.v_proj": "v_proj",
-    "self_attn.o_proj": "o_proj",
-    "mlp.gate_proj": "gate_proj",
-    "mlp.up_proj": "up_proj",
-    "mlp.down_proj": "down_proj",
-}
-LLAMA_NORMS = {
-    "input_layernorm": "attention_norm",
-    "post_attention_layernorm": "feed_forward_norm",
-}
-
-
-def tensor_places(config: ModelConfig) -> dict[str, Place]:
-    """Every tensor of a checkpoint of this config, by name."""
-    places = {
-        "model.embed_tokens.weight": Place(("embed", "embedding")),
-        "model.norm.weight": Place(("norm", "scale")),
-    }
-    if not config.tie_embeddings:
-        places["lm_head.weight"] = Place(("lm_head", "kernel"), transpose=True)
-    for layer in range(config.num_layers):
-        prefix = f"model.layers.{layer}."
-        for name, own in LLAMA_NORMS.items():
-            places[f"{prefix}{name}.weight"] = Place(("layers", own, "scale"), layer)
-        for name, own in LLAMA_LAYER.items():
-            places[f"{prefix}{name}.weight"] = Place(("layers", own, "kernel"), layer, True)
-            if config.attention_bias and name.startswith("self_attn"):
-                places[f"{prefix}{name}.bias"] = Place(("layers", own, "bias"), layer)
-    return places
-
-
 def parameter_shapes(config: ModelConfig) -> dict:
     """The parameter tree as shapes and dtypes, without computing anything."""
-    tokens = jax.ShapeDtypeStruct((1, 2), np.int32)
-    return jax.eval_shape(Decoder(config).init, jax.random.key(0), tokens)["params"]
+    return jax.eval_shape(partial(decoder.init, config), jax.random.key(0))
 
 
-def read_parameters(config: ModelConfig, directory: Path) -> dict:
-    """Parameters of a checkpoint directory, read tensor by tensor.
+def stored_dtype(source: TensorSource) -> str:
+    """The `param_dtype` that keeps a checkpoint as it is: that of most of its numbers.
+
+    float16 becomes float32, which holds all of its values.
+    """
+    sizes = dict.fromkeys(_STORED.values(), 0)
+    for name in source:
+        if source[name].dtype in sizes:
+            sizes[source[name].dtype] += int(np.prod(source[name].shape))
+    most = max(sizes, key=sizes.__getitem__)
+    return most if most in DTYPES else "float32"
+
+
+def read_parameters(config: ModelConfig, source: TensorSource, where) -> dict:
+    """Parameters of a checkpoint, in the dtypes of `parameter_shapes(config)`.
+
+    Stacked leaves are filled row by row, the largest leaf first, each turned into a device array
+    before the next one begins: memory stays near one copy of the model.
+
+    Args:
+      source: tensors of text models, also below the prefixes of multimodal ones.
+      where: directory or file that errors name.
+
+    Raises:
+      ValueError: tensors missing, unused, given twice, of the wrong shape or of an unsupported
+        dtype, all named together with their files; a tied output projection that differs.
+    """
+    shapes = parameter_shapes(config)
+    stored_names = check_tensors(config, source, shapes, where)
+    _check_tied(config, source)
+    parts: dict[tuple, list] = {}
+    for name, place in tensor_places(config).items():
+        parts.setdefault(place.path, []).append((stored_names[name], place))
+    params: dict = {}
+    leaves = {
+        tuple(key.key for key in path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
+    }
+    for path, shape in sorted(leaves.items(), key=lambda item: -item[1].size):
+        leaf = np.zeros(shape.shape, shape.dtype)
+        for stored_name, place in parts.get(path, ()):
+            tensor = place.from_stored(source[stored_name].read())
+            leaf[... if place.row is None else place.row] = tensor
+            del tensor
+        array = jax.numpy.asarray(leaf).block_until_ready()
+        del leaf
+        _put(params, path, array)
+    return params
+
+
+def read_value_head(params: dict, file: Path) -> None:
+    """Fills the value head of `params` from its own file.
+
+    Raises:
+      ValueError: a damaged file, or tensors of another shape.
+    """
+    tensors = safetensors_source([file])
+    for name, leaf in params["value_head"].items():
+        if name not in tensors or tensors[name].shape != leaf.shape:
+            found = tensors[name].shape if name in tensors else "absent"
+            raise ValueError(f"tensor {name} in {file}: expected shape {leaf.shape}, is {found}")
+        params["value_head"][name] = jax.numpy.asarray(tensors[name].read(), leaf.dtype)
+
+
+def check_tensors(config: ModelConfig, source: TensorSource, shapes, where) -> dict[str, str]:
+    """Name in `source` of every tensor of `tensor_places(config)`; errors as in `read_parameters`.
+
+    Args:
+      shapes: of `parameter_shapes(config)`.
+    """
+    places = tensor_places(config)
+    found: dict[str, str] = {}
+    problems = []
+    for name, plain in text_names(config, source).items():
+        stored = source[name]
+        if plain not in places:
+            problems.append(f"unused tensor {name} in {stored.file.name}")
+        elif plain in found:
+            problems.append(f"tensor {name} in {stored.file.name} is there as {found[plain]} too")
+        else:
+            found[plain] = name
+            expected = places[plain].stored_shape(_leaf(shapes, places[plain].path).shape)
+            problems.extend(_tensor_problems(name, stored, expected))
+    files = ", ".join(sorted({source[name].file.name for name in source})) or "no file"
+    absent = [f"missing tensor {name} (looked in {files})" for name in places if name not in found]
+    problems = absent + problems
+    if problems:
+        shown = "\n  ".join(problems[:MAX_SHOWN])
+        more = len(problems) - MAX_SHOWN
+        rest = f"\n  and {more} more" if more > 0 else ""
+        raise ValueError(f"{where} does not fit its config:\n  {shown}{rest}")
+    return found
+
+
+def _tensor_problems(name: str, stored: StoredTensor, expected: tuple[int, ...]) -> Iterator[str]:
+    if tuple(stored.shape) != expected:
+        yield (
+            f"tensor {name} in {stored.file.name} has shape {tuple(stored.shape)}, "
+            f"the config asks for {expected}"
+        )
+    if stored.dtype not in _STORED.values():
+        yield (
+            f"tensor {name} in {stored.file.name} is stored as {stored.dtype}, only "
+            f"{', '.join(_STORED.values())} are read"
+        )
+
+
+def _check_tied(config: ModelConfig, source: TensorSource) -> None:
+    """A tied model may still carry its output projection; it must be the embedding."""
+    if not config.tie_embeddings:
+        return
+    heads = [name for name in source if name.endswith("lm_head.weight")]
+    embeddings = [name for name in source if name.endswith("embed_tokens.weight")]
+    for head in heads:
+        if not any(np.array_equal(source[head].read(), source[e].read()) for e in embeddings):
+            raise ValueError(
+                f"tensor {head} in {source[head].file} differs from the embedding, which the "
+                "config says it equals (tie_word_embeddings=true)"
+            )
+
+
+def directory_source(directory: Path) -> dict[str, StoredTensor]:
+    """Tensors of a Hugging Face directory, of one file or of the shards its index names.
 
     Raises:
       FileNotFoundError: no checkpoint, or a shard that the index names is absent.
-      ValueError: a damaged file; tensors missing, unused or of the wrong shape, all named together.
+      ValueError: a damaged file.
     """
-    files = _tensor_files(directory)
-    places = tensor_places(config)
-    shapes = parameter_shapes(config)
-    # A tied model may still carry its output projection; it is the embedding.
-    ignored = {"lm_head.weight"} if config.tie_embeddings else set()
-    problems = [
-        f"missing tensor {name} (looked in {_names(files) or directory})"
-        for name in places
-        if name not in files
-    ]
-    for name, file in files.items():
-        if name in ignored or name.endswith(REDUNDANT):
-            continue
-        if name not in places:
-            problems.append(f"unused tensor {name} in {file.name}")
-            continue
-        expected = _torch_shape(shapes, places[name])
-        with _open(file) as opened:
-            found = tuple(opened.get_slice(name).get_shape())
-        if found != expected:
-            problems.append(
-                f"tensor {name} in {file.name} has shape {found}, the config asks for {expected}"
-            )
-    if problems:
-        shown = "\n  ".join(problems[:20])
-        more = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise ValueError(f"{directory} does not fit its config.json:\n  {shown}{more}")
-
-    dtype = DTYPES[config.param_dtype]
-    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, dtype), shapes)
-    for file in dict.fromkeys(files.values()):
-        with _open(file) as opened:
-            for name in (name for name in opened.keys() if name in places):  # noqa: SIM118
-                _put(params, places[name], opened.get_tensor(name))
-    if config.value_head and (directory / VALUE_HEAD_FILE).is_file():
-        with _open(directory / VALUE_HEAD_FILE) as opened:
-            for name in ("kernel", "bias"):
-                params["value_head"][name][...] = opened.get_tensor(name)
-    return jax.tree.map(jax.numpy.asarray, params)
-
-
-def checkpoint_tensors(config: ModelConfig, params) -> dict[str, np.ndarray]:
-    """Checkpoint tensors by name, as `save_file` of safetensors takes them."""
-    tensors = {}
-    for name, place in tensor_places(config).items():
-        array = np.asarray(_leaf(params, place.path))
-        array = array if place.layer is None else array[place.layer]
-        tensors[name] = np.ascontiguousarray(array.T if place.transpose else array)
-    return tensors
-
-
-def _tensor_files(directory: Path) -> dict[str, Path]:
-    """File of every tensor in the checkpoint."""
     index = directory / INDEX_FILE
-    if index.is_file():
-        try:
-            names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{index} is not a safetensors index: {error!r}") from error
-        for name, file in names.items():
-            if not (directory / file).is_file():
-                raise FileNotFoundError(
-                    f"{directory / file} is absent; {INDEX_FILE} says it holds {name}"
-                )
-        return {name: directory / file for name, file in names.items()}
-    single = directory / SINGLE_FILE
-    if not single.is_file():
-        raise FileNotFoundError(
-            f"{directory} holds neither {SINGLE_FILE} nor {INDEX_FILE}; weights of other formats "
-            "are not read, convert them to safetensors"
+    if not index.is_file():
+        if not (directory / SINGLE_FILE).is_file():
+            raise FileNotFoundError(
+                f"{directory} holds neither {SINGLE_FILE} nor {INDEX_FILE}; weights of other "
+                "formats are not read, convert them to safetensors"
+            )
+        return safetensors_source([directory / SINGLE_FILE])
+    try:
+        shards = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{index} is not a safetensors index: {error!r}") from error
+    for name, file in shards.items():
+        if not (directory / file).is_file():
+            raise FileNotFoundError(
+                f"{directory / file} is absent; {INDEX_FILE} says it holds {name}"
+            )
+    return safetensors_source([directory / file for file in dict.fromkeys(shards.values())])
+
+
+def safetensors_source(files: list[Path]) -> dict[str, StoredTensor]:
+    """Tensors of safetensors files; raises ValueError for a damaged one."""
+    source = {}
+    for file in files:
+        with _open(file) as opened:
+            for name in opened.keys():  # noqa: SIM118
+                entry = opened.get_slice(name)
+                dtype = _STORED.get(entry.get_dtype(), entry.get_dtype())
+                shape = tuple(entry.get_shape())
+                source[name] = StoredTensor(shape, dtype, file, partial(_read, file, name))
+    return source
+
+
+def write_tensors(
+    directory: Path, config: ModelConfig, params, shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Writes model.safetensors, or shards of at most `shard_bytes` and their index.
+
+    Raises:
+      ValueError: `params` are not the parameters of `config`, such as with an adapter inside.
+    """
+    _check_tree(config, params)
+    places = tensor_places(config)
+    shards, total, size = [[]], 0, 0
+    for name, place in places.items():
+        leaf = _leaf(params, place.path)
+        count = leaf.size if place.row is None else leaf.size // leaf.shape[0]
+        added = count * leaf.dtype.itemsize
+        if shards[-1] and size + added > shard_bytes:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
+        size, total = size + added, total + added
+    files = [SINGLE_FILE]
+    if len(shards) > 1:
+        files = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+        weight_map = {name: file for file, held in zip(files, shards, strict=True) for name in held}
+        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        (directory / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    for file, held in zip(files, shards, strict=True):
+        tensors = {
+            name: places[name].to_stored(np.asarray(_leaf(params, places[name].path)))
+            for name in held
+        }
+        save_file(tensors, str(directory / file), {"format": "pt"})  # transformers asks for it
+
+
+def _check_tree(config: ModelConfig, params) -> None:
+    leaves = jax.tree_util.tree_leaves_with_path
+    given = {jax.tree_util.keystr(path): leaf.shape for path, leaf in leaves(params)}
+    if any("lora_" in path for path in given):
+        raise ValueError(
+            "the parameters hold a LoRA adapter: merge or detach first (sepo_jax.policy.lora)"
         )
-    with _open(single) as opened:
-        return {name: single for name in opened.keys()}  # noqa: C420, SIM118
+    asked = {
+        jax.tree_util.keystr(path): leaf.shape for path, leaf in leaves(parameter_shapes(config))
+    }
+    wrong = sorted(
+        path for path in asked.keys() | given.keys() if asked.get(path) != given.get(path)
+    )
+    if wrong:
+        shown = ", ".join(
+            f"{path} {given.get(path, 'absent')} instead of {asked.get(path, 'nothing')}"
+            for path in wrong[:5]
+        )
+        raise ValueError(f"these are not parameters of the policy's config: {shown}")
 
 
 def _open(file: Path):
     try:
         return safe_open(str(file), framework="numpy")
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise ValueError(
-            f"{file} is damaged or no safetensors file ({error}): fetch or write it again"
+            f"{file} is damaged or no safetensors file ({error}{_cut_tensor(file)}): "
+            "fetch or write it again"
         ) from error
 
 
-def _names(files) -> str:
-    return ", ".join(sorted({file.name for file in files.values()}))
+def _read(file: Path, name: str) -> np.ndarray:
+    # Opened anew for each tensor: pages of a mapped file would count as this process's memory.
+    with _open(file) as opened:
+        try:
+            return opened.get_tensor(name)
+        except SafetensorError as error:
+            raise ValueError(f"tensor {name} in {file} cannot be read: {error}") from error
 
 
-def _leaf(tree, path):
+def _cut_tensor(file: Path) -> str:
+    """Names the first tensor that lies beyond the end of a file cut off, if its header is whole."""
+    try:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(length))
+        present = file.stat().st_size - 8 - length
+        ends = {
+            entry["data_offsets"][1]: name
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, AttributeError):
+        return ""
+    cut = [end for end in sorted(ends) if end > present]
+    return f"; tensor {ends[cut[0]]} is cut off" if cut else ""
+
+
+def _leaf(tree: Mapping, path: tuple[str, ...]):
     for name in path:
         tree = tree[name]
     return tree
 
 
-def _torch_shape(shapes, place: Place) -> tuple[int, ...]:
-    shape = _leaf(shapes, place.path).shape
-    shape = shape if place.layer is None else shape[1:]
-    return tuple(reversed(shape)) if place.transpose else tuple(shape)
+def _put(tree: dict, path: tuple[str, ...], leaf) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = leaf
 
 
-def _put(params, place: Place, tensor: np.ndarray) -> None:
-    leaf = _leaf(params, place.path)
-    tensor = tensor.T if place.transpose else tensor
-    leaf[... if place.layer is None else place.layer] = tensor
+__all__ = [
+    "INDEX_FILE",
+    "SHARD_BYTES",
+    "SINGLE_FILE",
+    "VALUE_HEAD_FILE",
+    "Place",
+    "StoredTensor",
+    "TensorSource",
+    "check_tensors",
+    "directory_source",
+    "parameter_shapes",
+    "read_parameters",
+    "read_value_head",
+    "safetensors_source",
+    "stored_dtype",
+    "tensor_places",
+    "write_tensors",
+]
