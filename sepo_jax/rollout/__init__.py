@@ -4,7 +4,7 @@ forest = play(policy, params, episodes, sampling=Sampling(temperature=1.0), seed
 """
 
 from .driver import Completion, EngineOptions, Request, run_requests
-from .engine import SlotState, admit, decode, init_slots
+from .engine import SlotState, admit, decode, init_slots, share
 from .independent import decision_segments, play
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "init_slots",
     "play",
     "run_requests",
+    "share",
 ]

@@ -7,12 +7,11 @@ from functools import partial
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..forest import bucket
 from ..policy import Policy, Sampling
-from .engine import admit, decode, init_slots
+from .engine import admit, decode, init_slots, share
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,7 @@ class Completion:
 
 WHOLE_SOFTMAX = Sampling()
 SHORTEST_WIDTH = 16  # prompts below it share one compiled admission
+LEAST_REACH = 256  # shorter caches are read whole
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ def run_requests(
     params = _fuse(policy, params)
     pending = deque(requests)
     occupied: dict[int, Request] = {}
+    held: dict[int, int] = {}  # tokens in each occupied slot, at most
     capacity, state = 0, None
     while pending or occupied:
         free = [slot for slot in range(options.slots) if slot not in occupied]
@@ -117,6 +118,7 @@ def run_requests(
             if wave:
                 state = _admit_wave(policy, params, state, wave, options, capacity, seed, step)
                 occupied.update(wave)
+                held.update({slot: len(request.prompt) for slot, request in wave.items()})
         state = decode(
             policy,
             params,
@@ -124,9 +126,12 @@ def run_requests(
             options.sampling,
             tuple(policy.end_ids),
             options.exchange_interval,
+            _reach(held.values(), options, capacity),
         )
+        held = {slot: length + options.exchange_interval for slot, length in held.items()}
         finished = _finished(state, occupied, tuple(policy.end_ids))
         for slot, completion in finished:
+            del held[slot]
             pending.extend(on_completion(occupied.pop(slot), completion))
 
 
@@ -158,31 +163,40 @@ def _needed(policy: Policy, requests: Iterable[Request], options: EngineOptions)
     return min(bucket(needed), policy.config.max_positions)
 
 
-def _admit_wave(policy, params, state, wave, options, capacity, seed, step):
-    prompts = list(dict.fromkeys(request.prompt for request in wave.values()))
-    row = {prompt: index for index, prompt in enumerate(prompts)}
-    lengths = np.zeros(bucket(len(prompts)), np.int32)
-    lengths[: len(prompts)] = [len(prompt) for prompt in prompts]
+def _admit_wave(policy, params, state, wave: dict[int, Request], options, capacity, seed, step):
+    """Starts a wave of requests by slot; each distinct prompt is computed in one slot."""
+    first: dict[tuple[int, ...], int] = {}
+    copies = []
+    for slot, request in wave.items():
+        source = first.setdefault(request.prompt, slot)
+        if source != slot:
+            copies.append((source, slot))
+    lengths = np.zeros(bucket(len(first)), np.int32)
+    lengths[: len(first)] = [len(prompt) for prompt in first]
     width = min(bucket(max(int(lengths.max()), SHORTEST_WIDTH)), capacity)
-    tokens = np.zeros((len(lengths), width), np.int32)
-    for index, prompt in enumerate(prompts):
-        tokens[index, : len(prompt)] = prompt
-    source = np.full(options.slots, -1, np.int32)
+    prompts = np.zeros((len(lengths), width), np.int32)
+    slots = np.full(len(lengths), options.slots, np.int32)
+    for index, (prompt, slot) in enumerate(first.items()):
+        prompts[index, : len(prompt)] = prompt
+        slots[index] = slot
     key_ids = np.zeros((options.slots, 5), np.int32)
     for slot, request in wave.items():
-        source[slot] = row[request.prompt]
         first_token = request.turn * options.max_action_tokens
         key_ids[slot] = (seed, step, request.group, request.member, first_token)
-    return admit(
-        policy,
-        params,
-        state,
-        jnp.asarray(tokens),
-        jnp.asarray(lengths),
-        jnp.asarray(source),
-        jnp.asarray(key_ids),
-        capacity,
-    )
+    state = admit(policy, params, state, prompts, lengths, slots, key_ids)
+    if copies:
+        copies += [(0, options.slots)] * (bucket(len(copies)) - len(copies))
+        source, slots = np.array(copies, np.int32).T
+        state = share(state, source, slots, key_ids)
+    return state
+
+
+def _reach(lengths: Iterable[int], options: EngineOptions, capacity: int) -> int | None:
+    """Positions that attention must read in the next tokens: powers of two from `LEAST_REACH` on,
+    so that few are compiled; None for the whole cache."""
+    needed = max(lengths) + options.exchange_interval
+    reach = max(LEAST_REACH, 1 << (needed - 1).bit_length())
+    return reach if reach < capacity else None
 
 
 def _finished(state, occupied, end_ids) -> list[tuple[int, Completion]]:

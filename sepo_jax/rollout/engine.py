@@ -1,12 +1,12 @@
 """Slots that decode in step: pure functions on one state, whatever loop drives them.
 
 A slot holds one context: its cache, the logits of its next token, its own key. `admit` fills slots
-with prompts (a prompt that several slots share is computed once and copied), `decode` samples in
-all slots that are decoding, a fixed number of tokens at a time. Both are compiled once for every
-bucket of shapes.
+with prompts, `share` copies them to further slots that asked for the same, `decode` samples in all
+slots that are decoding, a fixed number of tokens at a time. Each is compiled once for every bucket
+of shapes and updates the donated state in place.
 
 In the shapes, S is the number of slots, V the vocabulary, L the token limit of an action, P the
-number of distinct prompts of an admission, W their padded width.
+number of distinct prompts of an admission, W their padded width, C the slots that share them.
 """
 
 from functools import partial
@@ -16,7 +16,15 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from ..policy import Policy, Sampling, sample_tokens, token_key, token_uniform
+from ..policy import (
+    Policy,
+    Sampling,
+    fork_slots,
+    reset_slots,
+    sample_tokens,
+    token_key,
+    token_uniform,
+)
 
 
 class SlotState(NamedTuple):
@@ -59,48 +67,64 @@ def init_slots(policy: Policy, num_slots: int, capacity: int, max_action_tokens:
     )
 
 
-@partial(jax.jit, static_argnames=("policy", "capacity"), donate_argnames="state")
+@partial(jax.jit, static_argnames="policy", donate_argnames="state")
 def admit(
     policy: Policy,
     params: chex.ArrayTree,
     state: SlotState,
     prompts: chex.Array,
     lengths: chex.Array,
-    source: chex.Array,
+    slots: chex.Array,
     key_ids: chex.Array,
-    capacity: int,
 ) -> SlotState:
-    """Starts actions: slot s takes prompt `source[s]`, or stays as it is where that is -1.
+    """Starts an action in slot `slots[p]` on prompt p; the other slots stay as they are.
 
     Args:
       policy, params: the policy.
       state: the slots.
       prompts: int32 [P, W], padded on the right.
       lengths: int32 [P], tokens of each prompt, 0 for a padding row.
-      source: int32 [S].
-      key_ids: int32 [S, 5]: seed, step, prompt id, member and first token index, from which the
-        slot's key derives; never its place or the order of work.
-      capacity: tokens a slot has room for.
+      slots: int32 [P], distinct; S for a padding row.
+      key_ids: int32 [S, 5]: seed, step, prompt id, member and first token index of a slot that
+        starts, from which its key derives; never its place or the order of work.
     """
-    num_slots = state.decoding.shape[0]
-    chex.assert_rank([prompts, lengths, source, key_ids], [2, 1, 1, 2])
-    chex.assert_shape(source, (num_slots,))
-    chex.assert_shape(key_ids, (num_slots, 5))
-    prompt_cache, logits = policy.prefill(
-        params, policy.init_cache(prompts.shape[0], capacity), prompts, lengths
+    chex.assert_rank([prompts, lengths], [2, 1])
+    chex.assert_equal_shape([lengths, slots])
+    taken = _chosen(state, slots)
+    # Attention of a prompt reads nothing beyond its own columns.
+    cache, logits = policy.prefill(
+        params, reset_slots(state.cache, taken), prompts, lengths, slots, reach=prompts.shape[1]
     )
-    taken = source >= 0
-    index = jnp.maximum(source, 0)
-    fresh = token_key(*key_ids[:, :4].T)
+    state = state._replace(cache=cache, logits=state.logits.at[slots].set(logits, mode="drop"))
+    return _start(state, taken, key_ids)
 
-    def place(old, new):
-        mask = taken.reshape((num_slots,) + (1,) * (old.ndim - 1))
-        return jnp.where(mask, new[index], old)
 
+@partial(jax.jit, donate_argnames="state")
+def share(
+    state: SlotState, source: chex.Array, slots: chex.Array, key_ids: chex.Array
+) -> SlotState:
+    """Starts an action in slot `slots[c]` on the prompt that slot `source[c]` was just admitted on.
+
+    Args:
+      source: int32 [C]. slots: int32 [C], distinct; S for a padding entry.
+      key_ids: as in `admit`.
+    """
+    chex.assert_equal_shape([source, slots])
+    state = state._replace(
+        cache=fork_slots(state.cache, source, slots=slots),
+        logits=state.logits.at[slots].set(state.logits[source], mode="drop"),
+    )
+    return _start(state, _chosen(state, slots), key_ids)
+
+
+def _chosen(state: SlotState, slots: chex.Array) -> chex.Array:
+    return jnp.zeros_like(state.decoding).at[slots].set(True, mode="drop")
+
+
+def _start(state: SlotState, taken: chex.Array, key_ids: chex.Array) -> SlotState:
+    chex.assert_shape(key_ids, (*state.decoding.shape, 5))
     return state._replace(
-        cache=jax.tree.map(place, state.cache, prompt_cache),
-        logits=jnp.where(taken[:, None], logits[index], state.logits),
-        keys=jnp.where(taken[:, None], fresh, state.keys),
+        keys=jnp.where(taken[:, None], token_key(*key_ids[:, :4].T), state.keys),
         token_index=jnp.where(taken, key_ids[:, 4], state.token_index),
         decoding=state.decoding | taken,
         count=jnp.where(taken, 0, state.count),
@@ -109,7 +133,7 @@ def admit(
 
 @partial(
     jax.jit,
-    static_argnames=("policy", "sampling", "end_ids", "num_tokens"),
+    static_argnames=("policy", "sampling", "end_ids", "num_tokens", "reach"),
     donate_argnames="state",
 )
 def decode(
@@ -119,8 +143,12 @@ def decode(
     sampling: Sampling,
     end_ids: tuple[int, ...],
     num_tokens: int,
+    reach: int | None = None,
 ) -> SlotState:
     """Samples up to `num_tokens` tokens in every decoding slot.
+
+    Attention reads the first `reach` positions of a slot, which must hold all its tokens after
+    this call; None reads all.
 
     An action ends with its first end token, which belongs to it, or at L tokens. The key of a
     token is the slot's key folded with the token's index, so tokens do not depend on how often
@@ -134,7 +162,7 @@ def decode(
         sampled = sample_tokens(uniform, state.logits, sampling)
         active = state.decoding
         here = active[:, None] & (jnp.arange(limit)[None] == state.count[:, None])
-        cache, logits = policy.decode_step(params, state.cache, sampled.token, active)
+        cache, logits = policy.decode_step(params, state.cache, sampled.token, active, reach)
         count = state.count + active
         ended = (sampled.token[:, None] == ends[None]).any(axis=1) | (count >= limit)
         return state._replace(

@@ -261,7 +261,7 @@ class _Compiler:
             f"admit{suffix}",
             chips,
             admit,
-            (policy, fused, state, *inputs, sizes.capacity),
+            (policy, fused, state, *inputs),
         )
         rows.append(row)
         if program is not None:
@@ -379,7 +379,8 @@ def memory_of_error(message: str) -> int | None:
 
 def _admission_shapes(slots: int, sizes: Sizes) -> list[chex.ArrayTree]:
     prompts = min(bucket(sizes.prompts), bucket(slots))
-    shapes = ((prompts, min(bucket(sizes.row_length), sizes.capacity)), (prompts,), (slots,))
+    width = min(bucket(sizes.row_length), sizes.capacity)
+    shapes = ((prompts, width), (prompts,), (prompts,))
     return [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in (*shapes, (slots, 5))]
 
 
