@@ -26,7 +26,6 @@ class BatchMaker:
     """Packs forests to repeating shapes and fills in what the objective needs.
 
     Attributes:
-      reference: parameters that KL terms refer to.
       sizes: int32 [5], largest batch sizes so far in the order of `SIZE_NAMES`; later batches are
         padded up to them, so that the update compiles for few shapes. They decide the order of
         sums, hence the last bits, so a checkpoint holds them.
@@ -38,19 +37,21 @@ class BatchMaker:
         policy: Policy,
         algorithm: Algorithm,
         num_devices: int,
-        reference: chex.ArrayTree,
     ):
         self.settings, self.policy, self.algorithm = settings, policy, algorithm
-        self.num_devices, self.reference = num_devices, reference
+        self.num_devices = num_devices
         self._warned: set[str] = set()
         self.sizes = np.zeros(len(SIZE_NAMES), np.int32)
 
-    def make(self, forest: Forest, params: chex.ArrayTree) -> tuple[Batch, dict[str, Mean]]:
+    def make(
+        self, forest: Forest, params: chex.ArrayTree, reference: chex.ArrayTree | None = None
+    ) -> tuple[Batch, dict[str, Mean]]:
         """`[devices, parts, rows, ...]` with advantages, and the metrics of credit assignment.
 
         Args:
           forest: segments with rewards.
           params: current parameters, for the critic's values.
+          reference: parameters that KL terms refer to; only an algorithm with such reads them.
         """
         micro = self.settings.optimizer.micro_batches
         batch = pack(
@@ -63,7 +64,7 @@ class BatchMaker:
         self.sizes = np.array([sizes[name] for name in SIZE_NAMES], np.int32)
         known: dict[str, np.ndarray] = {}
         if self.algorithm.kl_weight:
-            scores = self._score(self.reference, batch)
+            scores = self._score(reference, batch)
             known["reference_logp"] = to_tokens(batch, scores.logp, forest)
         if self.algorithm.baseline == "critic":
             scores = self._score(params, batch)

@@ -39,7 +39,8 @@ from .run_directory import RunDirectory, UnwrittenRunDirectory, nonfinite
 from .settings import Settings, read_settings, to_dict
 from .setup import game_of, make_domain, make_policy
 from .stages import SepoStage, SftStage
-from .update import TrainState, as_objective, init_state, make_optimizer, make_update
+from .trainable import begin_stage, join, reference_part, split
+from .update import as_objective, init_state, make_optimizer, make_update
 
 _LOG = logging.getLogger(__name__)
 
@@ -105,17 +106,17 @@ def train(
     domain, policy, params, parallel, stages = together(
         lambda: _prepare(settings, objective, domain)
     )
-    params = from_first(params)
+    params = parallel.rest(from_first(params))
     # Nothing is written before everything the config names was found and fits together.
     directory = together(lambda: _open_directory(path, settings, resume, allow_change))
     judge = Judge(settings, policy, domain, directory)
-    judge.baselines(params)
-    reference = None
-    for stage, numbers, goal in stages:
-        runner = StageRunner(settings, policy, directory, parallel, judge, progress and is_first())
-        params = runner.run(stage, numbers, goal, params, reference)
-        reference = params
-        judge.final(stage.name, params, numbers.steps)
+    judge.baselines(parallel.on_first(params))
+    runner = StageRunner(settings, policy, directory, parallel, judge, progress and is_first())
+    for number, (stage, numbers, goal) in enumerate(stages):
+        key = jax.random.fold_in(jax.random.key(settings.seed), number)
+        params = begin_stage(policy.config, params, key)
+        params = runner.run(stage, numbers, goal, params)
+        judge.final(stage.name, parallel.on_first(params), numbers.steps)
     if is_first():
         save_hf(directory.path / "policy", policy, params, overwrite=True)
         write_report(directory.path)
@@ -182,6 +183,24 @@ def configured_algorithm(settings: Settings) -> Algorithm:
     return get_algorithm(settings.algorithm.name, **settings.algorithm.overrides)
 
 
+class Held(NamedTuple):
+    """What no update of a stage changes, as `Parallel.hold` lays it out.
+
+    Attributes:
+      frozen: parameters that are not trained.
+      reference: the leaves that the reference policy has beside them, or None without KL terms.
+    """
+
+    frozen: chex.ArrayTree
+    reference: chex.ArrayTree | None
+
+    def whole_reference(self, parallel: Parallel) -> chex.ArrayTree | None:
+        """Parameters of the reference policy on the first device, or None."""
+        if self.reference is None:
+            return None
+        return join(parallel.whole(self.frozen), parallel.whole(self.reference))
+
+
 class StageRunner:
     """Runs one stage from its last checkpoint to its end."""
 
@@ -189,15 +208,15 @@ class StageRunner:
         self.settings, self.policy, self.directory = settings, policy, directory
         self.parallel, self.judge, self.progress = parallel, judge, progress
 
-    def run(self, stage, numbers, goal, params, reference) -> chex.ArrayTree:
+    def run(self, stage, numbers, goal, params) -> chex.ArrayTree:
         """Parameters after the stage.
 
         Args:
           stage: gives the data of a step.
           numbers: the stage's section of the settings (steps and learning rates).
           goal: an Algorithm or an own loss.
-          params: parameters before the stage.
-          reference: parameters that the KL terms refer to, or None for those before the stage.
+          params: parameters before the stage, of `trainable.begin_stage`. KL terms refer to them,
+            which are the policy without adapter where there is one.
         """
         settings, parallel = self.settings, self.parallel
         updates = settings.optimizer.updates_per_batch
@@ -213,13 +232,7 @@ class StageRunner:
         if isinstance(goal, Algorithm):
             goal = make_objective(goal, self.policy, temperature=temperature)
         algorithm = getattr(goal, "algorithm", None) or configured_algorithm(settings)
-        maker = BatchMaker(
-            settings,
-            self.policy,
-            algorithm,
-            parallel.num_devices,
-            params if reference is None else reference,
-        )
+        maker = BatchMaker(settings, self.policy, algorithm, parallel.num_devices)
         update = parallel.compile_update(
             lambda objective: make_update(objective, optimizer),
             as_objective(goal, self.policy, temperature),
@@ -228,7 +241,8 @@ class StageRunner:
         if is_first():
             place = self.directory.path / "checkpoints" / stage.name
             checkpoints = Checkpoints(place, settings.checkpoint.keep)
-        state = jax.tree.map(jax.numpy.asarray, init_state(params, optimizer))
+        frozen, trained = split(self.policy.config, params)
+        state = jax.tree.map(jax.numpy.asarray, init_state(trained, optimizer))
         first, (state, maker.sizes) = newest_on_all(checkpoints, (state, maker.sizes))
         if first > numbers.steps:
             raise ValueError(
@@ -237,11 +251,10 @@ class StageRunner:
             )
         if first < numbers.steps:
             self._drop_lines_after(stage.name, first)
-        state = self._steps(stage, numbers, maker, update, checkpoints, state, first)
-        return jax.tree.map(jax.numpy.asarray, state.params)
-
-    def _params(self, placed: TrainState) -> chex.ArrayTree:
-        return self.parallel.fetch(placed.params)
+        kept = reference_part(self.policy.config, trained)
+        held = Held(parallel.hold(frozen), parallel.hold(kept) if algorithm.kl_weight else None)
+        trained = self._steps(stage, numbers, maker, update, checkpoints, state, held, first)
+        return join(frozen, parallel.rest(trained))
 
     def _drop_lines_after(self, name: str, step: int) -> None:
         """Forgets log lines of updates that no checkpoint holds; they are about to be redone."""
@@ -253,8 +266,11 @@ class StageRunner:
             )
         )
 
-    def _steps(self, stage, numbers, maker, update, checkpoints, state, first) -> TrainState:
-        settings = self.settings
+    def _steps(
+        self, stage, numbers, maker, update, checkpoints, state, held, first
+    ) -> chex.ArrayTree:
+        """The trained parameters after the last step, from `state` after step `first`."""
+        settings, parallel = self.settings, self.parallel
         placed = self.parallel.place(state)
         bar = tqdm(
             range(first, numbers.steps),
@@ -264,30 +280,33 @@ class StageRunner:
             disable=not self.progress,
         )
         for step in bar:
-            params = self._params(placed)
             clock = Clock()
+            params = join(parallel.whole(held.frozen), parallel.current(placed.params))
             forest, data_metrics, samples = stage.data(step, params)
             clock.lap("generate")
-            batch, credit_metrics = maker.make(forest, params)
+            batch, credit_metrics = maker.make(forest, params, held.whole_reference(parallel))
             check_same_data(batch, f"batch at step {step + 1} of stage {stage.name}")
             clock.lap("score")
+            # The update consumes what these may share memory with, and wants the room.
+            del params
             for _ in range(settings.optimizer.updates_per_batch):
-                placed, metrics = update(placed, batch)
+                placed, metrics = update(placed, held.frozen, batch)
             record = {"stage": stage.name, "step": step + 1, "loss": read_value(metrics["loss"])}
             for part in (metrics, credit_metrics, data_metrics):
                 record |= {name: read_value(value) for name, value in part.items()}
             clock.lap("update")
             last = step + 1 == numbers.steps
             if (step + 1) % settings.evaluation.every == 0 or last:
-                updated = self._params(placed)
-                record |= stage.evaluate(updated) | self.judge.exact(updated)
+                params = join(parallel.whole(held.frozen), parallel.current(placed.params))
+                record |= stage.evaluate(params) | self.judge.exact(params)
+                del params
                 clock.lap("evaluate")
             self._write(record, samples, clock, placed, bar)
             if (step + 1) % settings.checkpoint.every == 0 or last:
-                whole = self.parallel.fetch(placed)
+                whole = parallel.fetch(placed)
                 if checkpoints is not None:
                     checkpoints.save(step + 1, (whole, maker.sizes))
-        return TrainState(*self.parallel.fetch(placed))
+        return parallel.current(placed.params)
 
     def _write(self, record, samples, clock, placed, bar) -> None:
         stage, step = record["stage"], record["step"]

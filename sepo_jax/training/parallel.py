@@ -4,6 +4,9 @@ A batch arrives as `[devices, parts, rows, ...]`; rows of one event are never sp
 two axes, so the result does not depend on how many there are. With several processes `devices` are
 those of all of them; every process holds the whole batch and the whole state, and gives its own
 devices their shares.
+
+Trained parameters are placed with the optimizer's state and consumed by every update; frozen ones
+are held: laid out once, read by every update, never donated and never brought back to the host.
 """
 
 import re
@@ -21,12 +24,21 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ..names import check_option
 from .settings import ParallelSettings
 
-# First match wins; a dimension that its axis does not divide stays whole. Scanned layers put the
-# layer axis first.
+# First match wins; a dimension that its axis does not divide stays whole. Stacked layers put the
+# layer axis first. Projections into a layer's inside are split over their outputs, those out of it
+# over their inputs; an adapter's factors follow their kernel and leave the rank whole.
+_INTO = r"(q_proj|k_proj|v_proj|gate_proj|up_proj|in_proj_\w+|per_layer_gate)\W+"
+_OUT_OF = r"(o_proj|down_proj|out_proj|layers.*per_layer_projection)\W+"
 SHARDING_RULES: tuple[tuple[str, PartitionSpec], ...] = (
     (r"embedding", PartitionSpec("fsdp", "tensor")),
-    (r"(q|k|v|gate|up)_proj\W+kernel", PartitionSpec(None, "fsdp", "tensor")),
-    (r"(o|down)_proj\W+kernel", PartitionSpec(None, "tensor", "fsdp")),
+    (_INTO + "kernel", PartitionSpec(None, "fsdp", "tensor")),
+    (_INTO + "lora_a", PartitionSpec(None, "fsdp", None)),
+    (_INTO + "lora_b", PartitionSpec(None, None, "tensor")),
+    (_OUT_OF + "kernel", PartitionSpec(None, "tensor", "fsdp")),
+    (_OUT_OF + "lora_a", PartitionSpec(None, "tensor", None)),
+    (_OUT_OF + "lora_b", PartitionSpec(None, None, "fsdp")),
+    (r"conv\W+kernel", PartitionSpec(None, None, "tensor")),
+    (r"per_layer_projection\W+kernel", PartitionSpec("fsdp", "tensor")),
     (r"head\W+kernel", PartitionSpec("tensor", "fsdp")),
     (r".*", PartitionSpec()),
 )
@@ -103,25 +115,73 @@ class Parallel:
 
         return jax.tree.map(whole, state)
 
+    def hold(self, frozen: Any) -> Any:
+        """Lays out parameters that no update changes; a device keeps its share or its copy."""
+        if self.kind == "pmap":
+            whole = NamedSharding(Mesh(np.array(self.devices), "data"), PartitionSpec())
+            return jax.tree.map(lambda leaf: spread(np.asarray(leaf), whole), frozen)
+        if self.kind == "mesh":
+            places = state_shardings(frozen, self.mesh)
+            return jax.tree.map(lambda leaf, place: spread(np.asarray(leaf), place), frozen, places)
+        return jax.device_put(frozen, self.devices[0])
+
+    def whole(self, held: Any) -> Any:
+        """Held parameters whole on this process's first device: themselves where they lie there,
+        else gathered from the other devices; all processes must call it together."""
+        return jax.tree.map(self._whole, held)
+
+    def current(self, placed: Any) -> Any:
+        """A placed state, or part of one, whole on this process's first device.
+
+        It may share memory with the state: the next update ends its life.
+        """
+        if self.kind == "pmap":
+            return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data[0], placed)
+        return jax.tree.map(self._whole, placed)
+
+    def rest(self, params: Any) -> Any:
+        """Parameters between stages: on the device where there is one, else on the host, so that no
+        device holds a whole copy beside its share."""
+        if self.kind == "single":
+            return jax.device_put(params, self.devices[0])
+        return jax.tree.map(np.asarray, params)
+
+    def on_first(self, params: Any) -> Any:
+        """Whole parameters on this process's first device."""
+        here = jax.process_index()
+        first = next(device for device in self.devices if device.process_index == here)
+        return jax.device_put(params, first)
+
+    def _whole(self, leaf: jax.Array) -> jax.Array:
+        if len(leaf.sharding.device_set) == 1:
+            return leaf
+        if leaf.is_fully_replicated:
+            return leaf.addressable_shards[0].data
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
+        if leaf.is_fully_addressable:
+            return jax.device_put(leaf, self.devices[0])
+        return jax.jit(lambda x: x, out_shardings=everywhere)(leaf).addressable_shards[0].data
+
     def compile_update(self, make: Callable[[Any], Callable], objective: Any) -> Callable:
-        """`update(placed state, batch [devices, parts, ...]) -> (placed state, metrics)`.
+        """`update(placed state, held parameters, batch) -> (placed state, metrics)`; the batch is
+        [devices, parts, ...].
 
         Args:
-          make: `make(objective)` gives the per-device `update(state, batch, axis=None)`.
+          make: `make(objective)` gives the per-device `update(state, frozen, batch, axis=None)`.
           objective: the objective to train.
         """
         update = self.mapped_update(make, objective)
         if self.kind == "pmap":
 
-            def run(state, batch):
-                state, metrics = update(state, self._own_shares(batch))
+            def run(state, frozen, batch):
+                state, metrics = update(state, frozen, self._own_shares(batch))
                 return state, jax.tree.map(lambda leaf: leaf.addressable_shards[0].data[0], metrics)
 
             return run
         if self.kind == "mesh" and jax.process_count() > 1:
             shares = NamedSharding(self.mesh, PartitionSpec(MESH_AXES))
-            return lambda state, batch: update(
-                state, jax.tree.map(lambda leaf: spread(np.asarray(leaf), shares), batch)
+            return lambda state, frozen, batch: update(
+                state, frozen, jax.tree.map(lambda leaf: spread(np.asarray(leaf), shares), batch)
             )
         return update
 
@@ -139,6 +199,7 @@ class Parallel:
             return jax.pmap(
                 partial(make(objective), axis="data"),
                 axis_name="data",
+                in_axes=(0, None, 0),
                 devices=self.devices,
                 donate_argnums=0,
             )
@@ -147,8 +208,8 @@ class Parallel:
         update = make(objective)
 
         @partial(jax.jit, donate_argnums=0)
-        def alone(state, batch):
-            return update(state, jax.tree.map(lambda leaf: leaf[0], batch))
+        def alone(state, frozen, batch):
+            return update(state, frozen, jax.tree.map(lambda leaf: leaf[0], batch))
 
         return alone
 
@@ -158,11 +219,11 @@ class Parallel:
         everywhere = NamedSharding(self.mesh, PartitionSpec())
 
         @partial(jax.jit, donate_argnums=0)
-        def step(state, batch):
+        def step(state, frozen, batch):
             shardings = state_shardings(state, self.mesh)
             batch = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), batch)
             batch = jax.lax.with_sharding_constraint(batch, rows)
-            state, metrics = update(state, batch)
+            state, metrics = update(state, frozen, batch)
             metrics = jax.lax.with_sharding_constraint(metrics, everywhere)
             return jax.lax.with_sharding_constraint(state, shardings), metrics
 

@@ -1,8 +1,8 @@
 """One update step: the same function on one device, under `pmap`, and on a mesh.
 
-`update(state, batch, axis)` sums counts, loss and gradients over the parts of the batch and over
-the devices of `axis`, so that neither changes the result: every term of the loss is divided by its
-count over the whole batch before it is differentiated.
+`update(state, frozen, batch, axis)` sums counts, loss and gradients over the parts of the batch and
+over the devices of `axis`, so that neither changes the result: every term of the loss is divided by
+its count over the whole batch before it is differentiated.
 """
 
 import functools
@@ -17,13 +17,14 @@ import optax
 
 from ..losses import Mean
 from .settings import OptimizerSettings
+from .trainable import join
 
 
 class TrainState(NamedTuple):
     """What training carries from step to step, and all that a checkpoint holds.
 
     Attributes:
-      params: parameters of the policy.
+      params: the trained parameters: all of the policy's, or an adapter (`trainable.split`).
       optimizer_state: state of the optimizer over `params`.
       step: int32 [], updates applied.
       skipped: int32 [], updates dropped because a gradient or the loss was not finite.
@@ -64,40 +65,39 @@ def make_optimizer(
 
 
 def init_state(params: chex.ArrayTree, optimizer: optax.GradientTransformation) -> TrainState:
-    """The state before the first update."""
+    """The state before the first update, over the parameters that are trained."""
     return TrainState(params, optimizer.init(params), jnp.int32(0), jnp.int32(0))
 
 
 def make_update(
     objective: Any, optimizer: optax.GradientTransformation
 ) -> Callable[..., tuple[TrainState, dict[str, Mean]]]:
-    """`update(state, batch, axis=None) -> (state, metrics)`.
+    """`update(state, frozen, batch, axis=None) -> (state, metrics)`.
 
     Args:
       objective: what `objective.make_objective` returns, or `as_objective` of an own loss.
       optimizer: turns the whole gradient into an update.
 
+    The loss is taken at `trainable.join(frozen, state.params)`, so that every objective sees whole
+    parameters, and differentiated by `state.params` alone; `frozen` is {} where all are trained.
     The batch has a leading axis of parts; parts are summed one after another, so only one part's
     activations live at a time. An update whose loss or gradient is not finite leaves parameters,
     optimizer state and step as they are, bit for bit, and adds one to `skipped`.
     """
 
-    def update(state: TrainState, batch: Any, axis: str | None = None):
+    def update(state: TrainState, frozen: Any, batch: Any, axis: str | None = None):
         counts = _sum_devices(_sum_parts(jax.vmap(objective.counts)(batch)), axis)
 
+        @functools.partial(jax.value_and_grad, has_aux=True)
+        def differentiate(trained, part):
+            return objective.loss_given_counts(join(frozen, trained), part, counts)
+
         def add_part(total, part):
-            value, gradient = jax.value_and_grad(objective.loss_given_counts, has_aux=True)(
-                state.params, part, counts
-            )
-            return jax.tree.map(jnp.add, total, (value, gradient)), None
+            found = differentiate(state.params, part)
+            return jax.tree.map(jnp.add, total, found), None
 
         first = jax.tree.map(lambda leaf: leaf[0], batch)
-        shapes = jax.eval_shape(
-            jax.value_and_grad(objective.loss_given_counts, has_aux=True),
-            state.params,
-            first,
-            counts,
-        )
+        shapes = jax.eval_shape(differentiate, state.params, first)
         zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         summed, _ = jax.lax.scan(add_part, zero, batch)
         (loss, metrics), gradient = _sum_devices(summed, axis)

@@ -106,7 +106,7 @@ def test_shapes_of_batches_repeat(made):  # H01
     settings, _, policy, params = made
     from sepo_jax.algorithms import get_algorithm
 
-    maker = BatchMaker(settings, policy, get_algorithm("rloo"), 1, params)
+    maker = BatchMaker(settings, policy, get_algorithm("rloo"), 1)
     rng = np.random.default_rng(0)
     shapes = []
     for length in range(1, 51):

@@ -64,7 +64,7 @@ def step(kind, devices, parts, fsdp=1, tensor=1):
     objective = make_objective(ALGORITHM, POLICY)
     update = parallel.compile_update(make, objective)
     state = parallel.place(init_state(PARAMS, DESCENT))
-    state, metrics = update(state, make_batch(devices, parts))
+    state, metrics = update(state, {}, make_batch(devices, parts))
     return parallel.fetch(state), {name: float(m.value) for name, m in metrics.items()}
 
 
@@ -102,12 +102,12 @@ def test_a_nonfinite_gradient_leaves_the_state_bit_for_bit():  # A23
     optimizer = make_optimizer(OptimizerSettings(weight_decay=0.1), 1e-2, 0, 10, 0.0)
     update = jax.jit(make_update(make_objective(ALGORITHM, POLICY), optimizer))
     batch = jax.tree.map(lambda leaf: leaf[0], make_batch(1, 4))
-    state, _ = update(init_state(PARAMS, optimizer), batch)
+    state, _ = update(init_state(PARAMS, optimizer), {}, batch)
     # NaN in one part of four: the whole update is dropped.
     poisoned = batch.replace(advantage=np.where(
         (np.arange(4) == 1)[:, None, None] & batch.action_mask, np.nan, batch.advantage
     ).astype(np.float32))  # fmt: skip
-    after, metrics = update(state, poisoned)
+    after, metrics = update(state, {}, poisoned)
     assert not np.isfinite(metrics["loss"].value)
     assert after.skipped == state.skipped + 1 and after.step == state.step
     for left, right in zip(
@@ -124,7 +124,7 @@ def test_a_step_without_signal_moves_nothing():  # A01
     batch = fill(pack(flat, row_length=16, parts=1), **credit.arrays())
     optimizer = make_optimizer(OptimizerSettings(), 1e-2, 0, 10, 0.0)
     update = jax.jit(make_update(make_objective("grpo", POLICY), optimizer))
-    after, metrics = update(init_state(PARAMS, optimizer), batch)
+    after, metrics = update(init_state(PARAMS, optimizer), {}, batch)
     assert metrics["gradient_norm"].value == 0.0
     jax.tree.map(np.testing.assert_array_equal, after.params, PARAMS)
     assert float(credit.metrics["no_spread_fraction"].value) == 1.0
@@ -143,7 +143,7 @@ def test_an_own_loss_is_additive_over_parts():
     results = []
     for parts in (1, 4):
         batch = jax.tree.map(lambda leaf: leaf[0], make_batch(1, parts))
-        state, metrics = update(init_state(PARAMS, DESCENT), batch)
+        state, metrics = update(init_state(PARAMS, DESCENT), {}, batch)
         results.append((state.params, {k: float(m.value) for k, m in metrics.items()}))
     (left, first), (right, second) = results
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), left, right)
@@ -176,7 +176,7 @@ def test_an_empty_part_adds_nothing_to_an_own_loss(kind):
         batch = jax.tree.map(lambda leaf, axis=axis: np.expand_dims(leaf, axis), batch)
         make = functools.partial(make_update, optimizer=DESCENT)
         update = parallel.compile_update(make, as_objective(plain_mean, POLICY))
-        state, metrics = update(parallel.place(init_state(PARAMS, DESCENT)), batch)
+        state, metrics = update(parallel.place(init_state(PARAMS, DESCENT)), {}, batch)
         results.append((parallel.fetch(state), {k: float(m.value) for k, m in metrics.items()}))
     (whole, first), (state, second) = results
     assert state.step == 1 and state.skipped == 0
@@ -230,7 +230,7 @@ def test_own_losses_of_another_form_are_refused(result, message):
     update = jax.jit(make_update(as_objective(lambda params, batch: result, POLICY), DESCENT))
     batch = jax.tree.map(lambda leaf: leaf[0], make_batch(1, 1))
     with pytest.raises(ValueError, match=message):
-        update(init_state(PARAMS, DESCENT), batch)
+        update(init_state(PARAMS, DESCENT), {}, batch)
 
 
 def test_metrics_may_be_numbers_of_any_kind():
@@ -238,7 +238,7 @@ def test_metrics_may_be_numbers_of_any_kind():
     objective = as_objective(lambda params, batch: (LOSS, kinds), POLICY)
     update = jax.jit(make_update(objective, DESCENT))
     batch = jax.tree.map(lambda leaf: leaf[0], make_batch(1, 4))
-    _, metrics = update(init_state(PARAMS, DESCENT), batch)
+    _, metrics = update(init_state(PARAMS, DESCENT), {}, batch)
     values = {name: float(metrics[name].value) for name in kinds}
     assert values == pytest.approx({"int": 2, "float": 0.5, "flag": 1, "mean": 3})
 
