@@ -9,7 +9,7 @@ heads, D head size, V vocabulary.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from sepo_jax.policy import decoder
 from sepo_jax.policy.config import DTYPES, ModelConfig
 from sepo_jax.policy.decoder import Ends, query_scale
+from sepo_jax.policy.delta_net import DeltaState, init_delta_state
 from sepo_jax.policy.layers import DecoderLayer
 from sepo_jax.policy.lora import merge
 from sepo_jax.policy.rotary import rotary_tables
@@ -41,7 +42,7 @@ class Cache:
 
     keys: tuple[jax.Array, ...]
     values: tuple[jax.Array, ...]
-    states: tuple[Any, ...]
+    states: tuple[DeltaState, ...]
     lengths: jax.Array
 
     @property
@@ -61,8 +62,6 @@ def init_cache(config: ModelConfig, num_slots: int, capacity: int) -> Cache:
         raise ValueError(
             f"a cache needs at least 1 slot and 1 position; given {num_slots}, {capacity}"
         )
-    if config.is_recurrent:
-        from sepo_jax.policy.delta_net import init_delta_state
     dtype = DTYPES[config.cache_dtype]
     sizes = [
         (config.kv_heads(kind), config.head_size(kind))

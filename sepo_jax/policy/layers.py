@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from sepo_jax.policy.config import DTYPES, ModelConfig
+from sepo_jax.policy.delta_net import DeltaMixer
 from sepo_jax.policy.linear import Linear, RMSNorm
 from sepo_jax.policy.rotary import rotate
 
@@ -80,8 +81,6 @@ class DecoderLayer(nn.Module):
         self.attention_norm = RMSNorm(config)
         self.feed_forward_norm = RMSNorm(config)
         if kind == "linear":
-            from sepo_jax.policy.delta_net import DeltaMixer
-
             self.mixer = DeltaMixer(config)
             nn.share_scope(self, self.mixer)
         else:

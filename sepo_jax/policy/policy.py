@@ -12,7 +12,7 @@ from sepo_jax.policy import cache as caching
 from sepo_jax.policy import decoder
 from sepo_jax.policy.cache import Cache
 from sepo_jax.policy.config import ModelConfig
-from sepo_jax.policy.scores import TokenScores, token_scores
+from sepo_jax.policy.scores import TokenScores, chunked_scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +63,9 @@ class Policy:
     ) -> TokenScores:
         """Log-probability and entropy of chosen tokens of packed rows.
 
-        The distribution is softmax(logits / temperature). Vocabulary logits are formed
-        at `source` columns only, in pieces of about `config.logits_budget` entries (one column of
-        the batch at least), each recomputed in the backward pass, so that neither direction holds
-        [B, T, V] or [B, A, V] numbers.
+        The distribution is softmax(logits / temperature). Vocabulary logits are formed at `source`
+        columns only, about `config.logits_budget` of them at a time, so that neither direction
+        holds [B, T, V] or [B, A, V] numbers; see `scores.chunked_scores`.
 
         Args:
           params: parameters of `init`.
@@ -89,18 +88,19 @@ class Policy:
         hidden = jnp.take_along_axis(hidden, source[:, :, None], axis=1)
         normal = decoder.final_norm(config, params, hidden)
 
-        def score(normal, target):
-            return token_scores(decoder.logits(config, params, normal), target, temperature)
-
-        logp, entropy = _in_pieces(score, normal, target, self._columns_per_piece(target.shape))
+        kernel, vocabulary_axis = decoder.vocabulary_kernel(config, params)
+        logp, entropy = chunked_scores(
+            normal,
+            kernel,
+            target,
+            temperature=temperature,
+            softcap=config.final_softcap,
+            budget=config.logits_budget,
+            vocabulary_axis=vocabulary_axis,
+            precision=config.precision,
+        )
         value = decoder.values(config, params, normal)
         return TokenScores(logp=logp, entropy=entropy, value=value)
-
-    def _columns_per_piece(self, shape) -> int:
-        batch, columns = shape
-        fit = max(1, self.config.logits_budget // (batch * self.config.vocab_size))
-        pieces = -(-columns // fit)
-        return -(-columns // pieces)
 
     def init_cache(self, num_slots: int, capacity: int) -> Cache:
         """Empty cache of `num_slots` sequences with room for `capacity` tokens each."""
@@ -134,20 +134,3 @@ class Policy:
 @partial(jax.jit, static_argnums=0)
 def _init(config: ModelConfig, key):
     return decoder.init(config, key)
-
-
-def _in_pieces(score, normal, target, piece: int):
-    """`score` over pieces of columns, one at a time, each recomputed in the backward pass."""
-    batch, columns, width = normal.shape
-    if piece >= columns:
-        return score(normal, target)
-    pieces = -(-columns // piece)
-    spare = pieces * piece - columns
-    normal = jnp.pad(normal, ((0, 0), (0, spare), (0, 0)))
-    target = jnp.pad(target, ((0, 0), (0, spare)))
-    normal = jnp.moveaxis(normal.reshape(batch, pieces, piece, width), 1, 0)
-    target = jnp.moveaxis(target.reshape(batch, pieces, piece), 1, 0)
-    step = jax.checkpoint(lambda _, inputs: (None, score(*inputs)))
-    _, results = jax.lax.scan(step, None, (normal, target))
-    join = lambda array: jnp.moveaxis(array, 0, 1).reshape(batch, -1)[:, :columns]  # noqa: E731
-    return jax.tree.map(join, results)
