@@ -5,6 +5,7 @@ parameters a config asks for, and one reader fills the parameter tree leaf by le
 """
 
 import json
+import mmap
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -96,7 +97,7 @@ def read_parameters(config: ModelConfig, source: TensorSource, where) -> dict:
         for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
     }
     for path, shape in sorted(leaves.items(), key=lambda item: -item[1].size):
-        leaf = np.zeros(shape.shape, shape.dtype)
+        leaf = _scratch(shape.shape, shape.dtype)
         for stored_name, place in parts.get(path, ()):
             tensor = place.from_stored(source[stored_name].read())
             leaf[... if place.row is None else place.row] = tensor
@@ -314,6 +315,13 @@ def _leaf(tree: Mapping, path: tuple[str, ...]):
     for name in path:
         tree = tree[name]
     return tree
+
+
+def _scratch(shape: tuple[int, ...], dtype) -> np.ndarray:
+    """Zeros that go back to the system when dropped; malloc keeps smaller blocks for itself."""
+    count = int(np.prod(shape))
+    memory = mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize))
+    return np.frombuffer(memory, dtype, count).reshape(shape)
 
 
 def _put(tree: dict, path: tuple[str, ...], leaf) -> None:
