@@ -21,8 +21,9 @@ from ml_collections import config_flags
 from sepo_jax.training import read_settings
 from sepo_jax.training.chips import describe_topology
 from sepo_jax.training.command_line import run_main
-from sepo_jax.training.dry_run import default_sizes, dry_run
+from sepo_jax.training.dry_run import dry_run
 from sepo_jax.training.dry_run_report import render
+from sepo_jax.training.dry_run_sizes import default_sizes
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
 TOPOLOGY = flags.DEFINE_string("topology", "", "TPU slice, e.g. v5e:4x4; default: local devices")

@@ -25,100 +25,27 @@ from ..forest import Batch, bucket
 from ..forest.batch import LAYOUT
 from ..objective import make_objective
 from ..policy import Policy, Sampling
-from ..policy.hugging_face import read_config
 from ..rollout.engine import SlotState, admit, decode, init_slots
 from .batches import score_parts
 from .chips import Chip, chip_of
 from .dry_run_report import Report, Row
+from .dry_run_sizes import Sizes, default_sizes
 from .hlo import read_work
 from .parallel import MESH_AXES, Parallel, state_shardings
 from .settings import PolicySettings, Settings
-from .setup import game_of, make_domain, model_config
-from .stages import SepoStage
+from .setup import model_config
+from .trainable import begin_stage, reference_part, split
 from .update import as_objective, init_state, make_optimizer, make_update
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """Sizes of a step that the data of a real run decides.
-
-    Attributes:
-      rows: rows of one update, over all devices and micro-batches together.
-      row_length: token columns of a row.
-      actions: action tokens of a row.
-      segments: segments of a row; each action is one, and a leaf.
-      prompts: distinct prompts that are admitted at a time.
-      capacity: tokens of prompt and action that a slot has room for.
-    """
-
-    rows: int
-    row_length: int
-    actions: int
-    segments: int
-    prompts: int
-    capacity: int
-
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value < 1:
-                raise ValueError(f"{field.name} must be at least 1, got {value}")
-        if self.actions >= self.row_length:
-            raise ValueError(
-                f"a row of {self.row_length} tokens has no room for {self.actions} action tokens "
-                "and a prompt: lower actions or raise row_length"
-            )
-
-
-def default_sizes(
-    settings: Settings,
-    *,
-    rows: int | None = None,
-    row_length: int | None = None,
-    actions: int | None = None,
-) -> Sizes:
-    """Sizes of a step by the config, where not given.
-
-    One row for each group: a prompt and its `rollouts_per_group` replies of `max_action_tokens`;
-    with `sepo.steps = 0`, one row for each decision of a supervised batch.
-    """
-    rollout, replies = settings.rollout, 1
-    groups = settings.sft.batch_size
-    if settings.sepo.steps:
-        domain = make_domain(settings.domain)
-        pools = SepoStage(settings, None, domain, game_of(domain)).pools
-        trained = pools if settings.sepo.credit == "credited" else ("train",)
-        opponents = sum(len(pools[name]) for name in trained)
-        groups = opponents * settings.sepo.groups_per_opponent
-        replies = settings.sepo.rollouts_per_group
-    row_length = rollout.row_length if row_length is None else row_length
-    if actions is None:
-        actions = min(replies * rollout.max_action_tokens, max(row_length - 1, 1))
-    return Sizes(
-        rows=groups if rows is None else rows,
-        row_length=row_length,
-        actions=actions,
-        segments=replies + 1,
-        prompts=rollout.slots,
-        capacity=bucket(row_length),
-    )
-
-
 def shape_policy(settings: PolicySettings) -> Policy:
-    """The policy's functions without tokenizer and parameters; a directory needs config.json only.
+    """The policy's functions without tokenizer and parameters; errors as `setup.model_config`.
 
-    Raises:
-      FileNotFoundError: `policy.source` is no directory with a config.json.
+    Of a directory only config.json is read.
     """
-    if settings.source == "fresh":
-        config = model_config(settings)
-    else:
-        config = read_config(
-            settings.source, compute_dtype=settings.compute_dtype, remat=settings.remat
-        )
-    return Policy(config, end_ids=(0,))
+    return Policy(model_config(settings), end_ids=(0,))
 
 
 def dry_run(
@@ -148,14 +75,16 @@ def dry_run(
     sizes = sizes or default_sizes(settings)
     parallel = Parallel(settings.parallel, devices)
     policy = shape_policy(settings.policy)
-    params = jax.eval_shape(policy.init, jax.random.key(0))
+    params = jax.eval_shape(
+        lambda key: begin_stage(policy.config, policy.init(key), key), jax.random.key(0)
+    )
     if goal is None:
         overrides = settings.algorithm.overrides
         name = settings.algorithm.name if settings.sepo.steps else "sft"
         goal = get_algorithm(name, **(overrides if settings.sepo.steps else {}))
-    compiler = _Compiler(settings, parallel, policy, params, sizes)
-    rows = [compiler.update(goal)]
-    rows += compiler.scoring(goal)
+    compiler = _Compiler(settings, parallel, policy, params, sizes, goal)
+    rows = [compiler.update()]
+    rows += compiler.scoring()
     rows += compiler.generation(spread=False)
     if parallel.kind == "mesh" and parallel.mesh.size > parallel.mesh.shape["data"]:
         rows += compiler.generation(spread=True)
@@ -166,7 +95,9 @@ def dry_run(
         kind=parallel.kind,
         settings=settings,
         sizes=sizes,
-        num_parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
+        num_parameters=_count(params),
+        num_trained=_count(compiler.trained),
+        frozen_bytes=_bytes_per_chip(compiler.frozen),
         state_bytes=compiler.state_bytes,
     )
 
@@ -174,9 +105,9 @@ def dry_run(
 class _Compiler:
     """Lowers each function from shapes laid out as the training loop lays them out."""
 
-    def __init__(self, settings, parallel, policy, params, sizes):
+    def __init__(self, settings, parallel, policy, params, sizes, goal):
         self.settings, self.parallel, self.policy = settings, parallel, policy
-        self.params, self.sizes = params, sizes
+        self.params, self.sizes, self.goal = params, sizes, goal
         self.compile_row = partial(compile_row, tpu=parallel.devices[0].platform == "tpu")
         numbers = settings.sepo if settings.sepo.steps else settings.sft
         self.optimizer = make_optimizer(
@@ -186,13 +117,27 @@ class _Compiler:
             max(numbers.steps, 1),
             numbers.final_learning_rate,
         )
-        state = jax.eval_shape(partial(init_state, optimizer=self.optimizer), params)
-        self.state = self._place_state(state)
+        self.frozen, self.trained = split(policy.config, params)
+        state = jax.eval_shape(partial(init_state, optimizer=self.optimizer), self.trained)
+        self.state, self.held = self._place_state(state), self._hold(self.frozen)
+        reference = {}
+        if isinstance(goal, Algorithm) and goal.kl_weight:
+            reference = self._hold(reference_part(policy.config, self.trained))
+        self.reference_bytes = _bytes_per_chip(reference)
         lead = parallel.num_devices if parallel.kind == "pmap" else 1
-        self.state_bytes = _bytes_per_chip(self.state) // lead
+        self.state_bytes = (
+            _bytes_per_chip(self.state) // lead + _bytes_per_chip(self.held) + self.reference_bytes
+        )
+        # Whole parameters on the first chip, apart from what it holds of the training state.
+        self.copied_bytes = 0
+        if parallel.kind == "pmap":
+            self.copied_bytes = _bytes_per_chip(self.trained)
+        elif parallel.kind == "mesh" and parallel.mesh.size > parallel.mesh.shape["data"]:
+            self.copied_bytes = _bytes_per_chip(params)
 
-    def update(self, goal: Any) -> Row:
+    def update(self) -> Row:
         """The update of a step over all chips."""
+        goal = self.goal
         if isinstance(goal, Algorithm):
             temperature = self.settings.rollout.temperature
             goal = make_objective(goal, self.policy, temperature=temperature)
@@ -205,18 +150,24 @@ class _Compiler:
         if parallel.kind == "mesh":
             sharding = NamedSharding(parallel.mesh, PartitionSpec(MESH_AXES))
         batch = batch_shapes(self.sizes, lead, sharding)
-        row, _ = self.compile_row("update", parallel.num_devices, function, (self.state, batch))
+        arguments = (self.state, self.held, batch)
+        row, _ = self.compile_row(
+            "update", parallel.num_devices, function, arguments, resident=self.reference_bytes
+        )
         if parallel.kind == "pmap" and row.error:
             # Shapes of a pmap carry the axis of devices; a chip holds one of them.
-            row = dataclasses.replace(row, arguments=row.arguments // parallel.num_devices)
+            held = _bytes_per_chip(self.held)
+            own = (row.arguments - held) // parallel.num_devices + held
+            row = dataclasses.replace(row, arguments=own)
         return row
 
     @property
     def _lead(self) -> tuple[int, int]:
         return self.parallel.num_devices, self.settings.optimizer.micro_batches
 
-    def scoring(self, goal: Any) -> list[Row]:
+    def scoring(self) -> list[Row]:
         """Scores under the reference policy, or the critic's values, where the algorithm asks."""
+        goal = self.goal
         wanted = isinstance(goal, Algorithm) and (goal.kl_weight or goal.baseline == "critic")
         if not wanted:
             return []
@@ -226,7 +177,8 @@ class _Compiler:
             lambda leaf: jax.ShapeDtypeStruct((devices * parts, *leaf.shape[2:]), leaf.dtype), batch
         )
         arguments = (self.policy, self._on_first(self.params), batch, jnp.float32(1.0))
-        return [self.compile_row("score", 1, score_parts, arguments, resident=self.state_bytes)[0]]
+        resident = self.state_bytes + self.copied_bytes - _bytes_per_chip(self.params)
+        return [self.compile_row("score", 1, score_parts, arguments, resident=resident)[0]]
 
     def generation(self, spread: bool) -> list[Row]:
         """Parameters into decoding form, admission of a full wave, and a round of decoding.
@@ -237,12 +189,10 @@ class _Compiler:
         settings, sizes, policy = self.settings, self.sizes, self.policy
         rollout, suffix = settings.rollout, ", sharded" if spread else ""
         chips = self.parallel.num_devices if spread else 1
-        compiled = partial(self.compile_row, resident=self.state_bytes)
-        params = self.state.params if spread else self._on_first(self.params)
-        if spread:
-            # These are the resident parameters themselves.
-            held = self.state_bytes - _bytes_per_chip(params)
-            compiled = partial(self.compile_row, resident=held)
+        params = self._hold(self.params) if spread else self._on_first(self.params)
+        # Beside the functions' arguments; the parameters are that of the first.
+        resident = self.state_bytes + (0 if spread else self.copied_bytes)
+        compiled = partial(self.compile_row, resident=resident - _bytes_per_chip(params))
         row, program = compiled(f"fuse{suffix}", chips, jax.jit(policy.fuse), (params,))
         fused = jax.eval_shape(policy.fuse, self.params)
         if program is not None:
@@ -255,7 +205,7 @@ class _Compiler:
         state = jax.eval_shape(
             lambda: init_slots(policy, rollout.slots, sizes.capacity, rollout.max_action_tokens)
         )
-        compiled = partial(self.compile_row, resident=self.state_bytes)
+        compiled = partial(self.compile_row, resident=resident)
         inputs = _admission_shapes(rollout.slots, sizes)
         row, program = compiled(
             f"admit{suffix}",
@@ -281,9 +231,15 @@ class _Compiler:
             return jax.tree.map(
                 lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype), state
             )
+        return self._hold(state)
+
+    def _hold(self, params: Any) -> Any:
+        """Shapes laid out as `Parallel.hold` does; a pmap lays them out itself."""
+        if self.parallel.kind == "pmap":
+            return params
         if self.parallel.kind == "mesh":
-            return jax.tree.map(_with_sharding, state, state_shardings(state, self.parallel.mesh))
-        return self._on_first(state)
+            return jax.tree.map(_with_sharding, params, state_shardings(params, self.parallel.mesh))
+        return self._on_first(params)
 
 
 def batch_shapes(sizes: Sizes, lead: tuple[int, int], sharding: Any) -> Batch:
@@ -397,3 +353,7 @@ def _bytes_per_chip(tree: Any) -> int:
         shape = sharding.shard_shape(leaf.shape) if sharding is not None else leaf.shape
         total += int(np.prod(shape)) * leaf.dtype.itemsize
     return total
+
+
+def _count(params: chex.ArrayTree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

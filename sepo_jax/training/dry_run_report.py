@@ -8,7 +8,7 @@ from .hlo import Work
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from .dry_run import Sizes
+    from .dry_run_sizes import Sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,10 @@ class Report:
       kind: "single", "pmap" or "mesh".
       settings, sizes: what was compiled.
       num_parameters: of the policy.
-      state_bytes: parameters and optimizer state that a chip holds.
+      state_bytes: what a chip holds between steps: parameters, optimizer state, and the reference
+        policy where it is another copy.
+      num_trained: parameters that are trained; None for all.
+      frozen_bytes: of the parameters that are not, whole.
     """
 
     rows: tuple[Row, ...]
@@ -101,6 +104,8 @@ class Report:
     sizes: "Sizes"
     num_parameters: int
     state_bytes: int
+    num_trained: int | None = None
+    frozen_bytes: int = 0
 
     @property
     def fits(self) -> bool | None:
@@ -124,10 +129,13 @@ class Report:
     def _for_update(self) -> list[str]:
         settings, chip = self.settings, self.chip
         changes = []
-        # Parameters, two moments and the gradient: 4/3 of the state.
-        held = self.state_bytes * 4 / 3
+        trained = self.num_parameters if self.num_trained is None else self.num_trained
+        # Parameters, two moments and the gradient of what is trained.
+        whole = 16 * trained + self.frozen_bytes
+        held = self.state_bytes * whole / (whole - 4 * trained)
         if held > 0.8 * chip.memory:
-            whole = 16 * self.num_parameters
+            if settings.policy.lora_rank == 0:
+                changes.append("policy.lora_rank=16 trains adapters beside frozen parameters")
             wanted = _power_of_two(whole / (0.5 * chip.memory))
             now = settings.parallel.fsdp * settings.parallel.tensor if self.kind == "mesh" else 1
             if now < wanted <= self.num_chips:
@@ -141,8 +149,8 @@ class Report:
                     f"parallel.kind=mesh parallel.fsdp={wanted}: parameters, moments and gradient "
                     f"are {whole / GIB:.1f} GiB in all"
                 )
-        if not settings.policy.remat:
-            changes.append("policy.remat=True stores a layer's input instead of its inside")
+        if settings.policy.remat == "none":
+            changes.append("policy.remat=layer stores a layer's input instead of its inside")
         if settings.policy.compute_dtype == "float32":
             changes.append("policy.compute_dtype=bfloat16 halves activations")
         micro = settings.optimizer.micro_batches
@@ -194,7 +202,7 @@ def render(report: Report) -> str:
     memory = f", {report.chip.memory / GIB:.2f} GiB each" if report.chip else ""
     lines = [
         f"{report.num_chips} x {chip}{memory}; parallel.kind={report.kind}; "
-        f"{report.num_parameters / 1e6:,.1f} M parameters, training state "
+        f"{report.num_parameters / 1e6:,.1f} M parameters{_trained(report)}, training state "
         f"{_gib(report.state_bytes)} GiB a chip",
         f"rows {sizes.rows} of {sizes.row_length} tokens, {sizes.actions} of them actions; "
         f"{report.settings.optimizer.micro_batches} micro-batches; "
@@ -219,6 +227,12 @@ def render(report: Report) -> str:
             "one chip, so they do not enter the verdict"
         )
     return "\n".join(lines)
+
+
+def _trained(report: Report) -> str:
+    if report.num_trained in (None, report.num_parameters):
+        return ""
+    return f" of which {report.num_trained / 1e6:,.1f} M are trained"
 
 
 def _memory_table(report: Report) -> list[str]:

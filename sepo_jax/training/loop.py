@@ -23,6 +23,7 @@ from ..evaluation import write_report
 from ..names import check_option
 from ..objective import make_objective
 from ..policy import Policy, save_hf
+from ..policy.lora import merge
 from .batches import BatchMaker, read_value
 from .checkpoints import Checkpoints, newest_on_all
 from .distributed import (
@@ -53,7 +54,8 @@ class Run(NamedTuple):
     """What training returns.
 
     Attributes:
-      policy, params: the trained policy.
+      policy, params: the trained policy; with `policy.lora_rank` the adapter of the last stage is
+        beside the kernels, and the policy without it is the one before that stage.
       summary: final figures by stage, as in `summary.json`.
       directory: where the run's files lie; only process 0 of several writes any.
     """
@@ -118,7 +120,8 @@ def train(
         params = runner.run(stage, numbers, goal, params)
         judge.final(stage.name, parallel.on_first(params), numbers.steps)
     if is_first():
-        save_hf(directory.path / "policy", policy, params, overwrite=True)
+        whole = merge(policy.config, params)
+        save_hf(directory.path / "policy", policy, whole, overwrite=True)
         write_report(directory.path)
     barrier("end of the run")
     return Run(policy, params, directory.read_json("summary.json"), directory.path)

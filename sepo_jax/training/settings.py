@@ -16,7 +16,13 @@ from ..names import unknown
 
 @dataclasses.dataclass(frozen=True)
 class PolicySettings:
-    """Where the policy comes from: a directory, or "fresh" for a new decoder of the sizes below."""
+    """Where the policy comes from, and how it computes.
+
+    `source` is a Hugging Face directory, a .gguf file, a hub id such as "Qwen/Qwen3-4B", a name of
+    `policy.models.MODELS`, or "fresh" for a new decoder of the sizes below. With `lora_rank` above
+    0 adapters are trained in place of all parameters. Full fine-tuning wants float32 parameters:
+    small updates vanish in bfloat16.
+    """
 
     source: str = "fresh"
     vocab_size: int = 512
@@ -26,8 +32,14 @@ class PolicySettings:
     num_kv_heads: int = 2
     intermediate_size: int = 256
     compute_dtype: str = "float32"
-    remat: bool = False
+    param_dtype: str = ""  # "" = the checkpoint's own; float32 for a fresh policy
+    cache_dtype: str = "float32"
+    remat: str = "none"  # recomputed in the backward pass: each "layer", or all but its "dots"
+    logits_budget: int = 2**21  # float32 logits that may exist at a time while scoring
     value_head: bool = False  # a critic, which PPO needs
+    lora_rank: int = 0  # 0 = full fine-tuning
+    lora_alpha: float = 32.0
+    lora_targets: tuple = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +188,7 @@ def read_settings(config: Any) -> Settings:
 
 # Least values; a number that is not named here must be at least 0.
 LEAST = {
+    "policy.logits_budget": 1,
     "sft.batch_size": 1,
     "sft.num_decisions": 2,
     "sepo.groups_per_opponent": 1,

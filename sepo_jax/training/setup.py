@@ -1,7 +1,6 @@
 """What a config names, made: the domain, its compiled game, the policy and its tokenizer."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import chex
@@ -12,6 +11,10 @@ from ..evaluation.matches import GAMES
 from ..games import TreeGame
 from ..names import check_option
 from ..policy import ModelConfig, Policy, load, train_tokenizer
+from ..policy.config import LoraConfig
+from ..policy.hugging_face import read_config
+from ..policy.lora import adapted_paths
+from ..policy.models import MODELS
 from .settings import DomainSettings, PolicySettings, Settings
 
 DOMAINS = {"kuhn": Kuhn}
@@ -46,46 +49,84 @@ def game_of(domain: Any) -> TreeGame | None:
 
 
 def make_policy(settings: Settings, domain: Any) -> tuple[Policy, chex.ArrayTree]:
-    """The policy of a config and its parameters before training.
+    """The policy of a config and its parameters before training, without an adapter.
 
     A fresh policy gets a tokenizer trained on the domain's own text, so nothing is downloaded.
 
     Raises:
-      FileNotFoundError: `policy.source` is no directory.
+      FileNotFoundError: no model at `policy.source`.
+      ValueError: sizes of a fresh policy for one that brings its own, adapters that fit no layer,
+        and what `policy.load` refuses.
     """
     wanted = settings.policy
     if wanted.source == "fresh":
         texts = corpus(domain, settings.sft.data_seed)
         tokenizer = train_tokenizer(texts, wanted.vocab_size)
-        return load(model_config(wanted), tokenizer=tokenizer, key=jax.random.key(settings.seed))
-    changed = [name for name in _FRESH if getattr(wanted, name) != getattr(PolicySettings(), name)]
+        key = jax.random.key(settings.seed)
+        policy, params = load(model_config(wanted), tokenizer=tokenizer, key=key)
+    else:
+        _refuse_fresh_sizes(wanted)
+        try:
+            policy, params = load(wanted.source, **load_options(wanted))
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"policy.source={wanted.source!r}: {error} {_HINT}") from error
+    if policy.config.lora is not None:
+        adapted_paths(policy.config, params)
+    return policy, params
+
+
+_HINT = (
+    'A source is "fresh", a Hugging Face directory, a .gguf file, a hub id or one of '
+    f"{', '.join(MODELS)}; `python experiments/get_smollm2.py` makes models/smollm2-135m."
+)
+
+
+def _refuse_fresh_sizes(settings: PolicySettings) -> None:
+    defaults = PolicySettings()
+    changed = [name for name in _FRESH if getattr(settings, name) != getattr(defaults, name)]
     if changed:
         raise ValueError(
             f"{', '.join(f'policy.{name}' for name in changed)} describe a fresh policy, but "
-            f"policy.source={wanted.source!r} brings its own; leave them at their defaults"
+            f"policy.source={settings.source!r} brings its own; leave them at their defaults"
         )
-    if not wanted.source or not Path(wanted.source).exists():
-        raise FileNotFoundError(
-            f'policy.source={wanted.source!r} is no directory; give "fresh" or a Hugging Face '
-            "directory"
-        )
-    critic = {"value_head": True} if wanted.value_head else {}
-    return load(wanted.source, compute_dtype=wanted.compute_dtype, remat=wanted.remat, **critic)
+
+
+def load_options(settings: PolicySettings) -> dict[str, Any]:
+    """What a config chooses about any policy, as fields of ModelConfig.
+
+    Left out is what the checkpoint decides: its dtype and its value head, unless they are chosen.
+    """
+    options: dict[str, Any] = {
+        "compute_dtype": settings.compute_dtype,
+        "cache_dtype": settings.cache_dtype,
+        "remat": settings.remat,
+        "logits_budget": settings.logits_budget,
+    }
+    if settings.param_dtype:
+        options["param_dtype"] = settings.param_dtype
+    if settings.value_head:
+        options["value_head"] = True
+    if settings.lora_rank:
+        options["lora"] = LoraConfig(settings.lora_rank, settings.lora_alpha, settings.lora_targets)
+    return options
 
 
 def model_config(settings: PolicySettings) -> ModelConfig:
-    """Sizes of a fresh decoder."""
+    """The ModelConfig of a config's policy, without reading weights; nothing is fetched for a model
+    that has a name here.
+
+    Raises:
+      FileNotFoundError: no model at `policy.source`.
+    """
+    options = load_options(settings)
+    if settings.source in MODELS:
+        return dataclasses.replace(MODELS[settings.source].config, **options)
+    if settings.source != "fresh":
+        return read_config(settings.source, **options)
     return ModelConfig(
-        vocab_size=settings.vocab_size,
-        hidden_size=settings.hidden_size,
-        num_layers=settings.num_layers,
-        num_heads=settings.num_heads,
-        num_kv_heads=settings.num_kv_heads,
-        intermediate_size=settings.intermediate_size,
+        **{name: getattr(settings, name) for name in _FRESH},
         max_positions=_MAX_POSITIONS,
-        compute_dtype=settings.compute_dtype,
-        remat=settings.remat,
-        value_head=settings.value_head,
+        **options,
     )
 
 

@@ -13,15 +13,14 @@ import pytest
 from sepo_jax.training import chips, read_settings
 from sepo_jax.training.chips import CHIPS, GIB, Chip, describe_topology
 from sepo_jax.training.dry_run import (
-    Sizes,
     batch_shapes,
     compile_row,
-    default_sizes,
     dry_run,
     memory_of_error,
     shape_policy,
 )
 from sepo_jax.training.dry_run_report import Report, Row, least_times, render
+from sepo_jax.training.dry_run_sizes import Sizes, default_sizes
 from sepo_jax.training.hlo import Collective, Work, read_work
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -192,11 +191,11 @@ def test_advice_names_fields_of_the_config_that_help():
     # 16 bytes for each of 10 parameters do not fit 100 bytes; halves of four chips do.
     (line,) = report_of(refused, num_parameters=10, state_bytes=120).advice()
     assert "parallel.kind=mesh parallel.fsdp=4" in line
-    assert "policy.remat=True" in line and "policy.compute_dtype=bfloat16" in line
+    assert "policy.remat=layer" in line and "policy.compute_dtype=bfloat16" in line
     (line,) = report_of(refused, num_parameters=1000, state_bytes=12000).advice()
     assert "a slice of 512 chips" in line
     # The state fits, the activations do not: smaller micro-batches as long as there are rows.
-    settings = {"policy": {"remat": True, "compute_dtype": "bfloat16"}}
+    settings = {"policy": {"remat": "layer", "compute_dtype": "bfloat16"}}
     sizes = dataclasses.replace(TINY, rows=16)
     (line,) = report_of(refused, settings=settings, sizes=sizes).advice()
     assert line == "update: optimizer.micro_batches=2: 4 rows at a time on each chip"
@@ -270,15 +269,35 @@ def test_report_of_local_devices(small_config, kind):
     # Gradients are summed over the devices: at least 4 bytes a parameter cross.
     reduced = update.work.collectives["all-reduce"].num_bytes
     assert reduced >= 4 * report.num_parameters * (1 if kind == "pmap" else 0.4)
-    # A chip holds parameters, two moments and a few counters: whole, or about half of them.
-    whole = 12 * report.num_parameters
-    assert report.state_bytes == pytest.approx(whole if kind == "pmap" else whole / 2, rel=0.05)
-    assert update.arguments >= report.state_bytes
-    assert rows["decode"].resident == report.state_bytes
+    # A chip holds parameters, two moments and the reference policy: whole, or about half of them.
+    held = 16 * report.num_parameters * (1 if kind == "pmap" else 0.5)
+    assert report.state_bytes == pytest.approx(held, rel=0.05)
+    assert update.arguments + update.resident >= report.state_bytes
+    # Generation has the parameters whole beside them.
+    whole = 4 * report.num_parameters
+    assert rows["decode"].resident == report.state_bytes + whole
+    assert rows["fuse"].resident == report.state_bytes == rows["score"].resident
     assert rows["decode"].work.flops > 0 and rows["decode"].work.unknown_loops == 0
     text = render(report)
     for part in ("all-reduce", "temporaries", "verdict: fits", f"parallel.kind={kind}"):
         assert part in text
+
+
+def test_frozen_parameters_have_no_gradient_and_no_moments(small_config):
+    small_config["policy"] |= {"lora_rank": 2, "param_dtype": "bfloat16"}
+    small_config["algorithm"] = {"name": "grpo", "overrides": {"kl_weight": 0.1}}
+    small_config["rollout"] |= {"slots": 4, "exchange_interval": 2}
+    report = dry_run(read_settings(small_config), jax.devices()[:1], TINY, chip=CHIP)
+    rows = {row.name: row for row in report.rows}
+    # Four projections of width 16 (queries and outputs) and 8 (keys and values), rank 2.
+    assert report.num_trained == 2 * (2 * (16 + 16) + 2 * (16 + 8))
+    assert report.frozen_bytes == 2 * (report.num_parameters - report.num_trained)
+    # Two moments, the adapter and two or three counters in four bytes each; the reference is the
+    # frozen part itself.
+    assert 0 <= report.state_bytes - report.frozen_bytes - 12 * report.num_trained <= 16
+    # Generation reads the parameters where they lie.
+    assert rows["decode"].resident == report.state_bytes
+    assert "of which 0.0 M are trained" in render(report)
 
 
 def test_nothing_is_materialised(small_config):

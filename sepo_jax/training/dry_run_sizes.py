@@ -1,0 +1,74 @@
+"""Sizes of a step that the data of a real run decides, for a dry run that has no data."""
+
+import dataclasses
+
+from ..forest import bucket
+from .settings import Settings
+from .setup import game_of, make_domain
+from .stages import SepoStage
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Sizes of a step that the data of a real run decides.
+
+    Attributes:
+      rows: rows of one update, over all devices and micro-batches together.
+      row_length: token columns of a row.
+      actions: action tokens of a row.
+      segments: segments of a row; each action is one, and a leaf.
+      prompts: distinct prompts that are admitted at a time.
+      capacity: tokens of prompt and action that a slot has room for.
+    """
+
+    rows: int
+    row_length: int
+    actions: int
+    segments: int
+    prompts: int
+    capacity: int
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value < 1:
+                raise ValueError(f"{field.name} must be at least 1, got {value}")
+        if self.actions >= self.row_length:
+            raise ValueError(
+                f"a row of {self.row_length} tokens has no room for {self.actions} action tokens "
+                "and a prompt: lower actions or raise row_length"
+            )
+
+
+def default_sizes(
+    settings: Settings,
+    *,
+    rows: int | None = None,
+    row_length: int | None = None,
+    actions: int | None = None,
+) -> Sizes:
+    """Sizes of a step by the config, where not given.
+
+    One row for each group: a prompt and its `rollouts_per_group` replies of `max_action_tokens`;
+    with `sepo.steps = 0`, one row for each decision of a supervised batch.
+    """
+    rollout, replies = settings.rollout, 1
+    groups = settings.sft.batch_size
+    if settings.sepo.steps:
+        domain = make_domain(settings.domain)
+        pools = SepoStage(settings, None, domain, game_of(domain)).pools
+        trained = pools if settings.sepo.credit == "credited" else ("train",)
+        opponents = sum(len(pools[name]) for name in trained)
+        groups = opponents * settings.sepo.groups_per_opponent
+        replies = settings.sepo.rollouts_per_group
+    row_length = rollout.row_length if row_length is None else row_length
+    if actions is None:
+        actions = min(replies * rollout.max_action_tokens, max(row_length - 1, 1))
+    return Sizes(
+        rows=groups if rows is None else rows,
+        row_length=row_length,
+        actions=actions,
+        segments=replies + 1,
+        prompts=rollout.slots,
+        capacity=bucket(row_length),
+    )
