@@ -60,8 +60,9 @@ class Checkpoint(NamedTuple):
 def load(source, *, tokenizer=None, key=None, **options) -> tuple[Policy, dict]:
     """A policy and its parameters.
 
-    Weights keep the dtype that most of the checkpoint has (bfloat16 stays bfloat16, float16 and
-    quantised ones become float32), and `config.param_dtype` says which; `param_dtype` chooses.
+    Weights keep the dtypes of the checkpoint: bfloat16 stays bfloat16, and float32, float16 and
+    quantised ones are float32. `config.param_dtype` is then that of most numbers; given as an
+    option, it is the dtype of all.
 
     Args:
       source: a Hugging Face directory, of a text model or of a multimodal one (its text part is
@@ -90,7 +91,8 @@ def load(source, *, tokenizer=None, key=None, **options) -> tuple[Policy, dict]:
         check_option("load option", name, LOAD_OPTIONS)
     opened = _open(_locate(source))
     config = _model_config(opened, options)
-    params = read_parameters(config, opened.tensors, opened.where)
+    keep = "param_dtype" not in options
+    params = read_parameters(config, opened.tensors, opened.where, keep_dtypes=keep)
     if config.value_head and opened.value_head is not None:
         read_value_head(params, opened.value_head)
     if tokenizer is None:

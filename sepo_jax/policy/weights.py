@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from sepo_jax.policy import decoder
 from sepo_jax.policy.config import DTYPES, ModelConfig
-from sepo_jax.policy.families_tensors import Place, tensor_places, text_names
+from sepo_jax.policy.families_tensors import Place, copy_strips, tensor_places, text_names
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -71,8 +71,10 @@ def stored_dtype(source: TensorSource) -> str:
     return most if most in DTYPES else "float32"
 
 
-def read_parameters(config: ModelConfig, source: TensorSource, where) -> dict:
-    """Parameters of a checkpoint, in the dtypes of `parameter_shapes(config)`.
+def read_parameters(
+    config: ModelConfig, source: TensorSource, where, *, keep_dtypes: bool = False
+) -> dict:
+    """Parameters of a checkpoint.
 
     Stacked leaves are filled row by row, the largest leaf first, each turned into a device array
     before the next one begins: memory stays near one copy of the model.
@@ -80,6 +82,8 @@ def read_parameters(config: ModelConfig, source: TensorSource, where) -> dict:
     Args:
       source: tensors of text models, also below the prefixes of multimodal ones.
       where: directory or file that errors name.
+      keep_dtypes: leaves stored in bfloat16 stay so and all others are float32; otherwise they
+        have the dtypes of `parameter_shapes(config)`.
 
     Raises:
       ValueError: tensors missing, unused, given twice, of the wrong shape or of an unsupported
@@ -97,10 +101,15 @@ def read_parameters(config: ModelConfig, source: TensorSource, where) -> dict:
         for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
     }
     for path, shape in sorted(leaves.items(), key=lambda item: -item[1].size):
-        leaf = _scratch(shape.shape, shape.dtype)
-        for stored_name, place in parts.get(path, ()):
+        held = parts.get(path, ())
+        dtype = shape.dtype
+        if keep_dtypes and held:
+            stored = {source[name].dtype for name, _ in held}
+            dtype = DTYPES["bfloat16" if stored == {"bfloat16"} else "float32"]
+        leaf = _scratch(shape.shape, dtype)
+        for stored_name, place in held:
             tensor = place.from_stored(source[stored_name].read())
-            leaf[... if place.row is None else place.row] = tensor
+            copy_strips(leaf if place.row is None else leaf[place.row], tensor)
             del tensor
         array = jax.numpy.asarray(leaf).block_until_ready()
         del leaf

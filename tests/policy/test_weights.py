@@ -13,6 +13,7 @@ from checkpoint_edits import assert_same, edit_tensors
 from safetensors.numpy import load_file, save_file
 
 from sepo_jax.policy import ModelConfig, Policy, RopeScaling, load, save_hf
+from sepo_jax.policy.families_tensors import copy_strips
 from sepo_jax.policy.weights import INDEX_FILE, SINGLE_FILE, parameter_shapes
 
 
@@ -252,6 +253,44 @@ def test_stored_dtypes(saved, params):
         load(saved)
 
 
+def test_each_tensor_keeps_its_dtype_unless_one_is_chosen(tmp_path):
+    """Qwen3.5 checkpoints are bfloat16 but for the decay and the norm of linear layers."""
+    policy, params = family_policy("qwen3_5")
+    directory = save_hf(tmp_path / "model", policy, params)
+
+    def narrow(tensors):
+        for name, array in tensors.items():
+            if not name.endswith(("A_log", "linear_attn.norm.weight")):
+                tensors[name] = array.astype(jnp.bfloat16)
+
+    edit_tensors(directory / SINGLE_FILE, narrow)
+    loaded, weights = load(directory, tokenizer=False)
+    assert loaded.config.param_dtype == "bfloat16"
+    linear = weights["layers"]["linear"]
+    assert linear["delta"]["a_log"].dtype == linear["delta_norm"]["scale"].dtype == jnp.float32
+    assert linear["conv"]["kernel"].dtype == linear["delta"]["dt_bias"].dtype == jnp.bfloat16
+    again = load(save_hf(tmp_path / "again", loaded, weights), tokenizer=False)[1]
+    assert_same(again, weights)
+    assert jax.tree.map(lambda leaf: leaf.dtype, again) == jax.tree.map(
+        lambda leaf: leaf.dtype, weights
+    )
+    chosen = load(directory, tokenizer=False, param_dtype="bfloat16")[1]
+    assert {leaf.dtype for leaf in jax.tree.leaves(chosen)} == {jnp.dtype("bfloat16")}
+
+
+@pytest.mark.parametrize("shape", [(3, 200), (130, 64), (2, 3, 70), (5,), (1, 1)])
+def test_copies_in_strips_are_copies(shape):
+    source = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    for dtype in (np.float32, jnp.bfloat16):
+        target = np.zeros(shape[::-1], dtype)
+        copy_strips(target, source.T)
+        np.testing.assert_array_equal(target, source.T.astype(dtype))
+        if dtype == np.float32:
+            same = np.zeros(shape[::-1], np.float32)
+            copy_strips(same, source.astype(jnp.bfloat16).T)
+            np.testing.assert_array_equal(same, source.astype(jnp.bfloat16).T)
+
+
 def test_tied_output_projection_must_be_the_embedding(saved):
     def edit(tensors):
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + 1
@@ -307,7 +346,6 @@ def test_adapters_and_strange_trees_are_not_saved(tmp_path, policy, params):
 
 MEMORY = """
 import sys
-from checkpoint_edits import assert_same, edit_tensors
 from sepo_jax.policy import load
 
 def memory(key):
