@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import gguf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sepo_jax.policy import load_tokenizer, train_tokenizer
+from sepo_jax.policy.gguf_header import read_header
 from sepo_jax.policy.gguf_tokenizer import CONTROL, UNUSED, USER_DEFINED, build_tokenizer
 
 PATH = Path("model.gguf")
@@ -115,6 +117,35 @@ def test_a_saved_tokenizer_is_the_same(tmp_path):
         for text in [*TEXTS, "<|start|>7<think>\n", "½ 12²"]:
             assert again(text).input_ids == tokenizer(text).input_ids
         assert again.chat_template == TEMPLATE and again.eos_token_id == tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_sentencepiece_vocabularies_are_taken_too(architecture, tmp_path):
+    """Pieces with scores, no merges, bytes for what the vocabulary lacks."""
+    path = tmp_path / "model.gguf"
+    pieces = ["▁", "a", "c", "r", "d", "s", "ca", "rd", "card", "cards", "▁cards"]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * 259 + [-1.0 - index for index in range(len(pieces))][::-1])
+    writer.add_token_types([2, CONTROL, CONTROL, *[6] * 256, *[1] * len(pieces)])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_chat_template(TEMPLATE)
+    for add in (writer.add_context_length, writer.add_embedding_length, writer.add_block_count):
+        add(32)
+    writer.add_head_count(4)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    tokenizer = build_tokenizer(path, read_header(path).metadata)
+    ids = tokenizer("cards 1\nZoë").input_ids
+    expected = "<s>", "▁cards" if architecture == "llama" else "cards", "▁", "<0x31>", "<0x0A>"
+    assert tokenizer.convert_ids_to_tokens(ids)[:5] == list(expected)
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "cards 1\nZoë"
+    assert tokenizer.eos_token_id == 2 and tokenizer.chat_template == TEMPLATE
 
 
 def test_what_cannot_be_built_is_refused():
