@@ -11,6 +11,7 @@ from sepo_jax.forest.data import (
     equal,
 )
 from sepo_jax.forest.packing import pack, unpack
+from sepo_jax.forest.prefixes import pack_sharing_prefixes
 from sepo_jax.forest.storage import load, save
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "load",
     "observation_hash",
     "pack",
+    "pack_sharing_prefixes",
     "paths",
     "save",
     "unpack",
