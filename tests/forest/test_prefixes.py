@@ -97,13 +97,13 @@ def test_fields_are_filled_as_without_sharing(prompts):
 
 
 def test_three_prompts_with_one_beginning():
-    """5 6 7 | 5 6 8 | 9: columns 5 6, 7, 8, 9 and replies, where `pack` has 5 6 twice."""
+    """5 6 7 | 5 6 8 | 9: columns 5 6, 9, 7, 8 and replies, where `pack` has 5 6 twice."""
     forest = forest_of([[5, 6, 7], [5, 6, 8], [9]], replies=1)
     merged = merge_prefixes(forest)
     spans = [merged.forest.segment_tokens(s).tolist() for s in range(4)]
-    assert spans == [[5, 6], [7], [8], [9]]
-    assert merged.forest.parent[:4].tolist() == [-1, 0, 0, -1]
-    assert merged.segment[:4].tolist() == [-1, 0, 2, 4]
+    assert spans == [[5, 6], [9], [7], [8]]
+    assert merged.forest.parent[:4].tolist() == [-1, -1, 0, 0]
+    assert merged.segment[:4].tolist() == [-1, 4, 0, 2]
     assert merged.forest.num_tokens == forest.num_tokens - 2
 
 
