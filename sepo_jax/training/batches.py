@@ -14,7 +14,7 @@ import numpy as np
 
 from ..algorithms import Algorithm
 from ..credit import assign_credit
-from ..forest import Batch, Forest, batch_sizes, fill, pack
+from ..forest import Batch, Forest, batch_sizes, fill, pack_sharing_prefixes
 from ..losses import Mean
 from ..policy import Policy, TokenScores
 from .settings import Settings
@@ -54,7 +54,7 @@ class BatchMaker:
           reference: parameters that KL terms refer to; only an algorithm with such reads them.
         """
         micro = self.settings.optimizer.micro_batches
-        batch = pack(
+        batch = pack_sharing_prefixes(
             forest,
             row_length=self.settings.rollout.row_length,
             parts=self.num_devices * micro,
