@@ -74,7 +74,7 @@ def chunked_scores(
     forms each piece once more and writes that piece of the kernel's gradient. A kernel that is not
     (an adapter is trained) costs two, or three when the entropy is differentiated too: the gradient
     of a row is then one vector for each of its two scores, summed up with the scores themselves,
-    and nothing is formed again. On the CPU both are faster than storing the logits (512 rows,
+    and nothing is formed again. On the CPU neither is slower than storing the logits (512 rows,
     V = 49,152, H = 576), so logits within the budget go the same way, in
     one piece.
 
