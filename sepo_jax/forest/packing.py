@@ -1,9 +1,8 @@
 """Packing: a forest into rows for a device, and back.
 
 Packing many samples into a row and sharing a prefix between samples are one mechanism: a row holds
-  any
-segments closed under ancestors, and a token sees its own segment up to itself and the segments
-above.
+any segments closed under ancestors, and a token sees its own segment up to itself and the segments
+above. A recurrent policy, which carries a state along the row, takes one path a row instead.
 """
 
 import dataclasses
@@ -39,6 +38,7 @@ def pack(
     rows: int | None = None,
     parts: int | None = None,
     at_least: Mapping[str, int] | None = None,
+    one_path_per_row: bool = False,
 ) -> Batch:
     """Lays a forest out in rows.
 
@@ -56,6 +56,8 @@ def pack(
         go to one part; event ids are local to a part.
       at_least: smallest sizes by axis name (B, T, S, A, Q), such as `batch_sizes` of an earlier
         batch, so that shapes repeat.
+      one_path_per_row: put every leaf path whole and alone into a row, its tokens in order from
+        column 0; what several paths share is repeated, and primary once.
 
     Returns:
       A Batch with tokens, masks and indices set, every weight 1, and zeros for what `fill`
@@ -65,7 +67,8 @@ def pack(
       ValueError: a path longer than `row_length`, or more rows needed than `rows`.
     """
     forest.validate()
-    shares = _deal(forest, _placing_units(forest, row_length), row_length, rows, parts or 1)
+    units = _placing_units(forest, row_length, one_path_per_row)
+    shares = _deal(forest, units, row_length, rows, parts or 1, one_path_per_row)
     sizes = _sizes(forest, shares, row_length, rows, dict(at_least or {}))
     packed = [_write_part(forest, share, sizes) for share in shares]
     _mark_primary(forest, packed)
@@ -74,7 +77,7 @@ def pack(
     return Batch(**{name: np.stack([part[name] for part in packed]) for name in packed[0]})
 
 
-def _chunks(forest: Forest, row_length: int) -> list[_Chunk]:
+def _chunks(forest: Forest, row_length: int, one_path: bool) -> list[_Chunk]:
     """Cuts every tree, leaves in depth-first order, into chunks of at most `row_length` tokens."""
     lengths, tree = forest.lengths(), forest.tree()
     chunks: list[_Chunk] = []
@@ -87,7 +90,7 @@ def _chunks(forest: Forest, row_length: int) -> list[_Chunk]:
                 f"the path to leaf segment {leaf} has {whole} tokens, more than "
                 f"row_length={row_length}; raise row_length or shorten the episodes"
             )
-        if tree[leaf] == current_tree:
+        if tree[leaf] == current_tree and not one_path:
             added = int(sum(lengths[s] for s in path if s not in chunks[-1].segments))
             if chunks[-1].tokens + added <= row_length:
                 chunks[-1].segments.update(path)
@@ -113,12 +116,12 @@ def _leaves_depth_first(forest: Forest) -> list[int]:
     return found
 
 
-def _placing_units(forest: Forest, row_length: int) -> list[list[_Chunk]]:
+def _placing_units(forest: Forest, row_length: int, one_path: bool) -> list[list[_Chunk]]:
     """Chunks that must go to the same part together, largest unit first.
 
     Trees joined by events form one unit; otherwise each chunk is its own.
     """
-    chunks = _chunks(forest, row_length)
+    chunks = _chunks(forest, row_length, one_path)
     tree = forest.tree()
     joined = np.arange(forest.num_segments)
 
@@ -143,7 +146,12 @@ def _placing_units(forest: Forest, row_length: int) -> list[list[_Chunk]]:
 
 
 def _deal(
-    forest: Forest, units: list[list[_Chunk]], row_length: int, rows: int | None, parts: int
+    forest: Forest,
+    units: list[list[_Chunk]],
+    row_length: int,
+    rows: int | None,
+    parts: int,
+    one_path: bool,
 ) -> list[list[_Row]]:
     """Gives every unit to the least loaded part that has room for it, first fit within the part."""
     lengths, tree = forest.lengths(), forest.tree()
@@ -152,7 +160,7 @@ def _deal(
     for unit in units:
         tokens = sum(chunk.tokens for chunk in unit)
         for part in sorted(range(parts), key=load.__getitem__):
-            placed = _place(shares[part], unit, lengths, tree, row_length, rows)
+            placed = _place(shares[part], unit, lengths, tree, row_length, rows, one_path)
             if placed is not None:
                 shares[part] = placed
                 load[part] += tokens
@@ -174,6 +182,7 @@ def _place(
     tree: np.ndarray,
     row_length: int,
     rows: int | None,
+    one_path: bool,
 ) -> list[_Row] | None:
     """The rows of a part with the chunks of a unit added, or None when they do not fit."""
     share = list(share)
@@ -186,7 +195,8 @@ def _place(
                 return chunk.tokens
             return int(lengths[list(chunk.segments - row.segments)].sum())
 
-        fits = (n for n, row in enumerate(share) if row.tokens + added(row) <= row_length)
+        open_rows = [] if one_path else enumerate(share)
+        fits = (n for n, row in open_rows if row.tokens + added(row) <= row_length)
         number = next(fits, len(share))
         if number == len(share):
             if rows is not None and len(share) >= rows:

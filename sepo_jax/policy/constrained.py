@@ -138,6 +138,21 @@ def action_log_probs(
         tokens = [action_tokens(policy.tokenizer, action) for action in choices]
         _check_distinct(choices, tokens, policy.end_ids)
         spelled.append(tokens)
+    if not policy.is_recurrent:
+        return _score_rows(policy, params, prompts, spelled, temperature, rows)
+    # A state runs along the row, so every action has a row of its own, its prompt repeated.
+    pairs = [(row, tokens) for row, choices in enumerate(spelled) for tokens in choices]
+    repeated = [prompts[row] for row, _ in pairs]
+    alone = [[tokens] for _, tokens in pairs]
+    scores = _score_rows(policy, params, repeated, alone, temperature, rows)
+    counts = [len(choices) for choices in spelled]
+    result = np.full((len(prompts), max(counts)), np.nan, np.float32)
+    result[np.arange(max(counts)) < np.array(counts)[:, None]] = scores[:, 0]
+    return result
+
+
+def _score_rows(policy: Policy, params, prompts, spelled, temperature, rows: int) -> np.ndarray:
+    """Log-probability of each spelled action of each prompt, one row a prompt; NaN fills up."""
     layout = _Layout(prompts, spelled, policy.end_ids)
     pieces = []
     for begin in range(0, len(prompts), rows):

@@ -59,6 +59,7 @@ class BatchMaker:
             row_length=self.settings.rollout.row_length,
             parts=self.num_devices * micro,
             at_least=dict(zip(SIZE_NAMES, self.sizes.tolist(), strict=True)),
+            one_path_per_row=self.policy.is_recurrent,
         )
         sizes = batch_sizes(batch)
         self.sizes = np.array([sizes[name] for name in SIZE_NAMES], np.int32)

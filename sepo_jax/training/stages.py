@@ -74,7 +74,12 @@ class SftStage:
         if self._batch is None:
             row_length = self.settings.rollout.row_length
             forest = supervised_forest(self.validation)
-            self._batch, _ = prepare(self._objective.algorithm, forest, row_length=row_length)
+            self._batch, _ = prepare(
+                self._objective.algorithm,
+                forest,
+                row_length=row_length,
+                one_path_per_row=self._objective.policy.is_recurrent,
+            )
         loss, _ = _evaluate(self._objective, params, self._batch)
         return {"validation_loss": float(loss)}
 

@@ -58,10 +58,11 @@ def team_forest(num_events=4, members=2, length=1):
 
 
 @settings(deadline=None, max_examples=50)
-@given(seed=SEEDS, room=LENGTHS, parts=PARTS, events=st.booleans())
-def test_unpack_inverts_pack(random_forest, seed, room, parts, events):
+@given(seed=SEEDS, room=LENGTHS, parts=PARTS, events=st.booleans(), one_path=st.booleans())
+def test_unpack_inverts_pack(random_forest, seed, room, parts, events, one_path):
     forest = random_forest(seed, events=events)
-    batch = pack(forest, row_length=longest_path(forest) + room, parts=parts)
+    length = longest_path(forest) + room
+    batch = pack(forest, row_length=length, parts=parts, one_path_per_row=one_path)
     assert equal(unpack(batch, forest), forest)
     separate = paths(forest)
     batch = pack(separate, row_length=longest_path(forest) + room, parts=parts)
@@ -69,10 +70,11 @@ def test_unpack_inverts_pack(random_forest, seed, room, parts, events):
 
 
 @settings(deadline=None, max_examples=50)
-@given(seed=SEEDS, room=LENGTHS, parts=PARTS)
-def test_every_action_token_sees_exactly_its_path(random_forest, seed, room, parts):
+@given(seed=SEEDS, room=LENGTHS, parts=PARTS, one_path=st.booleans())
+def test_every_action_token_sees_exactly_its_path(random_forest, seed, room, parts, one_path):
     forest = random_forest(seed)
-    batch = pack(forest, row_length=longest_path(forest) + room, parts=parts)
+    length = longest_path(forest) + room
+    batch = pack(forest, row_length=length, parts=parts, one_path_per_row=one_path)
     owner = forest.segment_of_token()
     counted = np.zeros(forest.num_tokens, int)
     for row in rows_of(batch):
@@ -107,6 +109,33 @@ def test_every_path_lives_whole_in_one_row(random_forest, seed, room, parts):
         assert len(set(row["segment_index"][real])) == real.sum()  # no segment twice in a row
         assert not row["path"][:, ~row["path_mask"]].any()
     assert sorted(seen) == leaves.tolist()
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=SEEDS, room=LENGTHS, parts=PARTS)
+def test_one_path_per_row_is_the_path_and_nothing_else(random_forest, seed, room, parts):
+    forest = random_forest(seed)
+    length = longest_path(forest) + room
+    seen = []
+    for row in rows_of(pack(forest, row_length=length, parts=parts, one_path_per_row=True)):
+        places = row["path_index"][row["path_mask"]]
+        real = row["segment"] >= 0
+        if not len(places):
+            assert not real.any()
+            continue
+        (place,) = places
+        path = forest.path(int(forest.leaves()[place]))
+        expected = np.concatenate([forest.segment_tokens(segment) for segment in path])
+        # From column 0 on, without gaps, so that a state can run along the row.
+        assert real.tolist() == [True] * len(expected) + [False] * (len(real) - len(expected))
+        np.testing.assert_array_equal(row["tokens"][real], expected)
+        np.testing.assert_array_equal(row["positions"][real], np.arange(len(expected)))
+        np.testing.assert_array_equal(
+            row["source"][row["action_mask"]] + 1,
+            np.flatnonzero(forest.is_action[row["segment_index"][row["segment"]]] & real),
+        )
+        seen.append(place)
+    assert sorted(seen) == list(range(len(forest.leaves())))
 
 
 @settings(deadline=None, max_examples=25)
