@@ -75,8 +75,7 @@ def chunked_scores(
     (an adapter is trained) costs two, or three when the entropy is differentiated too: the gradient
     of a row is then one vector for each of its two scores, summed up with the scores themselves,
     and nothing is formed again. On the CPU neither is slower than storing the logits (512 rows,
-    V = 49,152, H = 576), so logits within the budget go the same way, in
-    one piece.
+    V = 49,152, H = 576), so logits within the budget go the same way, in one piece.
 
     Only reverse mode, first derivatives. The temperature is a setting: no gradient reaches it.
 

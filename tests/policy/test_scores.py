@@ -92,6 +92,7 @@ def test_equals_the_plain_scores(axis, softcap, temperature):
     gradients_agree(*draw(axis=axis), axis, softcap=softcap, temperature=temperature)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=8)
 @given(
     st.sampled_from([(1, 1), (2, 0), (0, 3), (3, 1), (2, 5), (7,)]),
