@@ -24,7 +24,8 @@ class LoraConfig:
     Attributes:
       rank: inner size of every adapter.
       alpha: the product of the two factors is multiplied by alpha / rank.
-      targets: names of adapted projections, e.g. "q_proj"; `lora.init_adapter` checks them.
+      targets: names of adapted projections, e.g. "q_proj", or "all" for every projection of the
+        layers; `lora.init_adapter` checks them.
       rank_stabilised: divide alpha by the root of the rank instead (arXiv 2312.03732).
     """
 
@@ -34,7 +35,8 @@ class LoraConfig:
     rank_stabilised: bool = False
 
     def __post_init__(self):
-        object.__setattr__(self, "targets", tuple(self.targets))
+        targets = (self.targets,) if isinstance(self.targets, str) else tuple(self.targets)
+        object.__setattr__(self, "targets", targets)
         if not isinstance(self.rank, int) or self.rank < 1:
             raise ValueError(f"LoraConfig.rank must be a positive integer, not {self.rank!r}")
         if not self.alpha > 0:
