@@ -152,14 +152,15 @@ def _merge(params, rank: int, scale: float, path) -> dict:
     }
 
 
-def _merged(kernel, down, up, scale: float):
+@jax.jit  # leaves of one shape share a compiled function
+def _merged(kernel, down, up, scale):
     def one(parts):
         kernel, down, up = parts
         wide = [array.astype(jnp.float32) for array in (down, up)]
         product = jnp.matmul(*wide, precision=jax.lax.Precision.HIGHEST)
         return (kernel.astype(jnp.float32) + scale * product).astype(kernel.dtype)
 
-    parts = tuple(jnp.asarray(array) for array in (kernel, down, up))
+    parts = (kernel, down, up)
     # One layer at a time: the float32 copies never cover a whole stack.
     return one(parts) if kernel.ndim == 2 else jax.lax.map(one, parts)
 

@@ -68,9 +68,8 @@ def linear_case(rank=2, alpha=3.0, compute="float32"):
 # Identities
 
 
-@pytest.mark.parametrize("fields", [{}, MIXED], ids=["llama", "mixed"])
-def test_fresh_adapter_changes_nothing(fields, make_params, draw_tokens, plain_row, score):
-    config = with_lora(fields, targets=("all",))
+def test_fresh_adapter_changes_nothing(make_params, draw_tokens, plain_row, score):
+    config = with_lora(MIXED, targets=("all",))
     params = make_params(config)
     adapter = init_adapter(config, params, jax.random.key(0))
     row = plain_row(draw_tokens((1, 9)) % 29)
@@ -150,7 +149,7 @@ def test_attach_works_on_any_leaves_and_changes_no_argument():
 
 
 def test_adapter_is_the_same_from_shapes_and_differs_by_key():
-    config = with_lora(targets=("all-linear",), rank=3)
+    config = with_lora(targets="all-linear", rank=3)
     shapes = parameter_shapes(config)
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     one = init_adapter(config, shapes, jax.random.key(0))
@@ -219,8 +218,8 @@ def test_adapter_gradient_forms_no_kernel_gradient(draw_tokens, plain_row):
     policy, row = Policy(config), plain_row(draw_tokens((1, 8)) % 29)
 
     def flops(loss, *arguments):
-        analysis = jax.jit(jax.grad(loss)).lower(*arguments).compile().cost_analysis()
-        return (analysis[0] if isinstance(analysis, list) else analysis)["flops"]
+        # Of what is handed to the compiler, before it drops anything; a scan counts one layer.
+        return jax.jit(jax.grad(loss)).lower(*arguments).cost_analysis()["flops"]
 
     def loss(layers, params, adapter):
         joined = attach({**params, "layers": layers}, adapter)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -14,7 +15,8 @@ from safetensors.numpy import load_file, save_file
 
 from sepo_jax.policy import ModelConfig, Policy, load
 from sepo_jax.policy.config import LoraConfig
-from sepo_jax.policy.lora import attach, init_adapter
+from sepo_jax.policy.hugging_face import read_config
+from sepo_jax.policy.lora import attach, init_adapter, merge
 from sepo_jax.policy.peft_files import export, load_peft, save_peft
 from sepo_jax.policy.weights import parameter_shapes
 
@@ -120,14 +122,12 @@ def test_round_trip_of_any_settings(tmp_path_factory, targets, rank, alpha):
     equal(restored, adapter)
 
 
-def test_exported_merged_directory_is_the_attached_policy(tmp_path, plain_row, score):
-    policy, params, adapter, tokens = golden()
-    expected = score(policy, attach(params, adapter), *plain_row(tokens))
+def test_exported_directories_hold_the_merged_weights_and_the_adapter(tmp_path):
+    policy, params, adapter, _ = golden()
     export(tmp_path / "merged", policy, params, adapter, form="merged")
     plain, merged = load(tmp_path / "merged", tokenizer=False)
-    assert plain.config.lora is None
-    result = score(plain, merged, *plain_row(tokens))
-    np.testing.assert_allclose(result.logp, expected.logp, atol=1e-5)
+    assert plain.config == dataclasses.replace(policy.config, lora=None)
+    equal(merged, merge(policy.config, attach(params, adapter)))
     export(tmp_path / "apart", policy, params, adapter, form="adapter", base_name="tiny")
     equal(load_peft(tmp_path / "apart", policy.config)[1], adapter)
 
@@ -168,15 +168,21 @@ def golden():
     return dataclasses.replace(policy, config=config), params, adapter, tokens
 
 
+@partial(jax.jit, static_argnums=0)
+def last_logits(policy, params, tokens):
+    """What `prefill` says comes after whole rows."""
+    rows, width = tokens.shape
+    cache = policy.init_cache(rows, width)
+    return policy.prefill(params, cache, tokens, jnp.full(rows, width))[1]
+
+
 def assert_logits(policy, params, tokens, expected, plain_row, score):
     """Scores of every token and the last logits of `prefill` are those of `expected` [B, T, V]."""
     logp = np.asarray(jax.nn.log_softmax(expected, axis=-1))
     chosen = np.take_along_axis(logp[:, :-1], np.asarray(tokens)[:, 1:, None], axis=-1)[..., 0]
     result = score(policy, params, *plain_row(tokens))
     np.testing.assert_allclose(result.logp, chosen, atol=1e-5)
-    rows, width = tokens.shape
-    cache = policy.init_cache(rows, width)
-    _, last = policy.prefill(params, cache, tokens, jnp.full(rows, width))
+    last = last_logits(policy, params, tokens)
     np.testing.assert_allclose(last, expected[:, -1], atol=1e-5)
 
 
@@ -251,6 +257,29 @@ def test_we_open_what_peft_wrote(targets, peft_cases, tmp_path, plain_row, score
     tokens = jnp.asarray(peft_cases.TOKENS, jnp.int32)
     expected = peft_cases.logits_of(wrapped)
     assert_logits(policy, attach(params, adapter), tokens, expected, plain_row, score)
+
+
+@pytest.mark.filterwarnings("error:Found missing adapter keys")
+@pytest.mark.parametrize("case", ["qwen3_5-grouped", "gemma4-e4b", "gemma4-vision"])
+def test_every_module_is_one_of_transformers(case, peft_cases, tmp_path):
+    """peft finds a place for each matrix, misses none, and hands the same ones back."""
+    import peft
+    from policy.parity_cases import CASES
+    from policy.parity_models import build_model
+
+    model = build_model(CASES[case], seed=0)
+    model.save_pretrained(tmp_path / "base")
+    lora = LoraConfig(rank=2, alpha=4.0, targets=("all",))
+    config = dataclasses.replace(read_config(tmp_path / "base"), lora=lora)
+    adapter = random_adapter(config)
+    path = "model.language_model" if CASES[case].vision else "model"
+    out = tmp_path / "adapter"
+    save_peft(out, Policy(config), adapter, str(tmp_path / "base"), decoder_path=path)
+    wrapped = peft.PeftModel.from_pretrained(model, str(out))
+    wrapped.save_pretrained(tmp_path / "again")
+    written, again = load_file(out / WEIGHTS), load_file(tmp_path / "again" / WEIGHTS)
+    assert set(written) == set(again)
+    equal(load_peft(tmp_path / "again", config)[1], adapter)
 
 
 # Bad input
