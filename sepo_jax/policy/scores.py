@@ -97,6 +97,16 @@ def chunked_scores(
     Raises:
       ValueError: for a budget below 1, a softcap of 0 or less and an axis that is neither 0 nor 1.
     """
+    _check(normal, kernel, target, temperature, softcap, budget, vocabulary_axis)
+    width = _piece_width(target.size, kernel.shape[vocabulary_axis], budget)
+    plan = _Plan(vocabulary_axis, width, softcap, precision)
+    temperature = jax.lax.stop_gradient(jnp.asarray(temperature, jnp.float32))
+    rows = normal.reshape(target.size, normal.shape[-1])
+    logp, entropy = _scores(plan, rows, kernel, target.reshape(-1), temperature)
+    return logp.reshape(target.shape), entropy.reshape(target.shape)
+
+
+def _check(normal, kernel, target, temperature, softcap, budget, vocabulary_axis):
     chex.assert_rank(kernel, 2)
     chex.assert_rank(temperature, 0)
     if vocabulary_axis not in (0, 1):
@@ -109,12 +119,6 @@ def chunked_scores(
         raise ValueError(f"budget must be at least one logit, not {budget!r}")
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap must be positive, or None for no cap; not {softcap!r}")
-    width = _piece_width(target.size, kernel.shape[vocabulary_axis], budget)
-    plan = _Plan(vocabulary_axis, width, softcap, precision)
-    temperature = jax.lax.stop_gradient(jnp.asarray(temperature, jnp.float32))
-    rows = normal.reshape(target.size, normal.shape[-1])
-    logp, entropy = _scores(plan, rows, kernel, target.reshape(-1), temperature)
-    return logp.reshape(target.shape), entropy.reshape(target.shape)
 
 
 class _Plan(NamedTuple):
