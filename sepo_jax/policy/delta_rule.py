@@ -184,13 +184,26 @@ def gated_delta_rule(
 def unit_lower_inverse(below: jax.Array) -> jax.Array:
     """(I + A)^-1 for strictly lower triangular A [..., n, n], by products of matrices alone.
 
-    Blocks on the diagonal double in size: with X the inverse of the blocks of size s and L the part
-    of A that couples them in pairs, X - X L X is the inverse of the blocks of size 2 s. With the A
-    of `gated_delta_rule` the entries of X stay within [-1, 1]: up to factors in [0, 1], they are
-    k_i^T P k_j for a product P of contractions. The derivative is -X dA X.
+    With X and Y the inverses of the diagonal halves and L the part of A below them, the inverse is
+    [[X, 0], [-Y L X, Y]]; both halves are inverted together. With the A of `gated_delta_rule` its
+    entries stay within [-1, 1]: up to factors in [0, 1], they are k_i^T P k_j for a product P of
+    contractions. The derivative is -X dA X for the whole inverse X.
     """
-    size = below.shape[-1]
     # XLA's batched triangular solve can wait for ever on a CPU of two cores; products do not.
+    size = below.shape[-1]
+    if size <= 16 or size % 2:
+        return _small_inverse(below)
+    half = size // 2
+    blocks = jnp.stack([below[..., :half, :half], below[..., half:, half:]])
+    first, second = unit_lower_inverse(blocks)
+    link = _product(_product(second, below[..., half:, :half]), first)
+    rows = [[first, jnp.zeros_like(link)], [-link, second]]
+    return jnp.concatenate([jnp.concatenate(row, axis=-1) for row in rows], axis=-2)
+
+
+def _small_inverse(below: jax.Array) -> jax.Array:
+    """The same by doubling the blocks of one matrix: X - X L X, L coupling blocks in pairs."""
+    size = below.shape[-1]
     index = jnp.arange(size)
     shape = (1,) * (below.ndim - 2) + (size, size)
     inverse = jnp.broadcast_to(jnp.eye(size, dtype=below.dtype).reshape(shape), below.shape)

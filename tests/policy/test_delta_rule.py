@@ -78,7 +78,7 @@ def columns(arrays, where):
 # Identities.
 
 
-@pytest.mark.parametrize("length, chunk", [(1, 4), (2, 64), (7, 1), (12, 4), (13, 5), (33, 16)])
+@pytest.mark.parametrize("length, chunk", [(1, 4), (2, 64), (7, 1), (12, 4), (13, 5), (45, 36)])
 def test_chunks_and_steps_are_the_definition(length, chunk):
     arrays = draw(length)
     expected = literal(*arrays)
@@ -128,8 +128,8 @@ def test_a_token_that_forgets_everything_starts_afresh_without_loss(forget):
 
 
 def test_inverse_times_matrix_is_one():
-    for size in (1, 2, 13):
-        below = np.tril(np.random.default_rng(size).uniform(-1, 1, (3, size, size)), -1)
+    for size in (1, 13, 40):  # the last one by halves
+        below = np.tril(np.random.default_rng(size).uniform(-0.3, 0.3, (3, size, size)), -1)
         inverse = jax.jit(unit_lower_inverse)(below.astype(np.float32))
         product = np.asarray(inverse) @ (below + np.eye(size)[None])
         close(product, np.broadcast_to(np.eye(size), below.shape), atol=1e-4)
