@@ -34,9 +34,6 @@ KINDS = {
         "linear_value_head_dim": 8,
         "linear_conv_width": 4,
         "attention_gate": True,
-        "query_key_norm": True,
-        "norm_offset": 1.0,
-        "rotary_fraction": 0.5,
     },
     "gemma4": {
         "num_layers": 6,
@@ -45,8 +42,6 @@ KINDS = {
         "num_kv_shared_layers": 2,
         "full_head_dim": 8,
         "full_kv_heads": 1,
-        "query_key_norm": True,
-        "post_norms": True,
         "per_layer_embedding_size": 6,
         "per_layer_vocab_size": 31,
     },
@@ -178,6 +173,7 @@ def last_logits(policy, params, tokens):
 
 def assert_logits(policy, params, tokens, expected, plain_row, score):
     """Scores of every token and the last logits of `prefill` are those of `expected` [B, T, V]."""
+    tokens = jnp.asarray(tokens, jnp.int32)
     logp = np.asarray(jax.nn.log_softmax(expected, axis=-1))
     chosen = np.take_along_axis(logp[:, :-1], np.asarray(tokens)[:, 1:, None], axis=-1)[..., 0]
     result = score(policy, params, *plain_row(tokens))
@@ -203,9 +199,8 @@ def test_adapters_of_other_towers_are_passed_over(saved):
         name.replace("model.layers", "model.language_model.layers"): array
         for name, array in tensors.items()
     }
-    inner["base_model.model.model.vision_tower.layers.0.self_attn.q_proj.lora_A.weight"] = inner[
-        next(iter(inner))
-    ]
+    other = "base_model.model.model.vision_tower.layers.0.self_attn.q_proj.lora_A.weight"
+    inner[other] = np.zeros((3, 4), np.float32)
     rewrite(directory, inner)
     gemma = dataclasses.replace(config, family="gemma3")
     equal(load_peft(directory, gemma)[1], random_adapter(config))
@@ -233,12 +228,11 @@ def test_peft_opens_our_adapter(peft_cases, tmp_path, plain_row, score):
     policy = dataclasses.replace(policy, config=dataclasses.replace(policy.config, lora=lora))
     adapter = jax.tree.map(lambda leaf: 0.2 * leaf, random_adapter(policy.config))
     save_peft(tmp_path / "adapter", policy, adapter, str(tmp_path / "base"))
-    tokens = jnp.asarray(peft_cases.TOKENS, jnp.int32)
     plain = peft_cases.logits_of(model)
     wrapped = peft.PeftModel.from_pretrained(model, str(tmp_path / "adapter")).eval()
     expected = peft_cases.logits_of(wrapped)
     assert np.abs(expected - plain).max() > 0.1
-    assert_logits(policy, attach(params, adapter), tokens, expected, plain_row, score)
+    assert_logits(policy, attach(params, adapter), peft_cases.TOKENS, expected, plain_row, score)
 
 
 @pytest.mark.parametrize(
@@ -254,9 +248,8 @@ def test_we_open_what_peft_wrote(targets, peft_cases, tmp_path, plain_row, score
     lora, adapter = load_peft(tmp_path / "adapter", policy.config)
     assert lora.rank_stabilised
     policy = dataclasses.replace(policy, config=dataclasses.replace(policy.config, lora=lora))
-    tokens = jnp.asarray(peft_cases.TOKENS, jnp.int32)
     expected = peft_cases.logits_of(wrapped)
-    assert_logits(policy, attach(params, adapter), tokens, expected, plain_row, score)
+    assert_logits(policy, attach(params, adapter), peft_cases.TOKENS, expected, plain_row, score)
 
 
 @pytest.mark.filterwarnings("error:Found missing adapter keys")
@@ -277,8 +270,6 @@ def test_every_module_is_one_of_transformers(case, peft_cases, tmp_path):
     save_peft(out, Policy(config), adapter, str(tmp_path / "base"), decoder_path=path)
     wrapped = peft.PeftModel.from_pretrained(model, str(out))
     wrapped.save_pretrained(tmp_path / "again")
-    written, again = load_file(out / WEIGHTS), load_file(tmp_path / "again" / WEIGHTS)
-    assert set(written) == set(again)
     equal(load_peft(tmp_path / "again", config)[1], adapter)
 
 
@@ -329,12 +320,10 @@ def test_target_without_any_tensor_is_missing(saved):
     [
         {"use_dora": True},
         {"rank_pattern": {"q_proj": 8}},
-        {"alpha_pattern": {"q_proj": 8}},
         {"modules_to_save": ["lm_head"]},
         {"bias": "all"},
         {"layers_to_transform": [0]},
         {"fan_in_fan_out": True},
-        {"lora_bias": True},
         {"init_lora_weights": "pissa"},
         {"an_option_to_come": 3},
     ],
@@ -358,7 +347,7 @@ def test_unreadable_directories(saved, tmp_path):
     with pytest.raises(ValueError, match="lacks"):
         load_peft(directory, config)
     change_settings(directory, r=3)
-    (directory / WEIGHTS).write_bytes(b"no tensors")
+    (directory / WEIGHTS).write_bytes(b"")
     with pytest.raises(ValueError, match="damaged"):
         load_peft(directory, config)
     (directory / WEIGHTS).unlink()
@@ -379,12 +368,13 @@ def test_adapter_of_another_model(saved):
 
 def test_existing_directory_stays(saved):
     directory, config = saved
-    before = (directory / WEIGHTS).read_bytes()
+    file = directory / WEIGHTS
+    before = file.read_bytes()
     with pytest.raises(FileExistsError, match="overwrite=True"):
         save_peft(directory, Policy(config), random_adapter(config, 1), "base")
-    assert (directory / WEIGHTS).read_bytes() == before
+    assert file.read_bytes() == before
     save_peft(directory, Policy(config), random_adapter(config, 1), "base", overwrite=True)
-    assert (directory / WEIGHTS).read_bytes() != before
+    assert file.read_bytes() != before
     assert [path.name for path in directory.parent.iterdir()] == ["adapter"]
 
 
