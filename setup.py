@@ -34,7 +34,7 @@ setup(
         "test": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "ruff>=0.6", "gguf>=0.10"],
         "gguf": ["gguf>=0.10"],
         "openspiel": ["open_spiel>=2.0"],
-        "parity": ["torch>=2.4"],
+        "parity": ["torch>=2.4", "peft>=0.17"],
         "tpu": ["libtpu"],  # its compiler alone, for experiments/dry_run.py
     },
 )
