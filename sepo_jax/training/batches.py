@@ -14,7 +14,7 @@ import numpy as np
 
 from ..algorithms import Algorithm
 from ..credit import assign_credit
-from ..forest import Batch, Forest, batch_sizes, fill, pack_sharing_prefixes
+from ..forest import Batch, Forest, batch_sizes, fill, pack, pack_sharing_prefixes
 from ..losses import Mean
 from ..policy import Policy, TokenScores
 from .settings import Settings
@@ -54,12 +54,14 @@ class BatchMaker:
           reference: parameters that KL terms refer to; only an algorithm with such reads them.
         """
         micro = self.settings.optimizer.micro_batches
-        batch = pack_sharing_prefixes(
+        lay_out = pack_sharing_prefixes
+        if self.policy.is_recurrent:
+            lay_out = partial(pack, one_path_per_row=True)
+        batch = lay_out(
             forest,
             row_length=self.settings.rollout.row_length,
             parts=self.num_devices * micro,
             at_least=dict(zip(SIZE_NAMES, self.sizes.tolist(), strict=True)),
-            one_path_per_row=self.policy.is_recurrent,
         )
         sizes = batch_sizes(batch)
         self.sizes = np.array([sizes[name] for name in SIZE_NAMES], np.int32)
