@@ -1,105 +1,67 @@
-"""The same logits as the reference implementation of transformers (needs the `parity` extra)."""
+"""The same logits as the reference implementation of transformers (needs the `parity` extra).
 
-import jax
-import jax.numpy as jnp
+The cases are those of the golden files, drawn afresh, one layer deeper and over longer rows.
+"""
+
 import numpy as np
 import pytest
+from policy.agreement import assert_close, decode_gaps, row_gaps
+from policy.parity_cases import CASES
 
 from sepo_jax.policy import load, save_hf
-from sepo_jax.policy.decoder import Decoder, forest_mask
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+from policy import parity_models
 
-SCALING = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-LENGTH = 64
-
-
-@pytest.fixture(
-    params=[
-        {},
-        {"tie_word_embeddings": True, "num_key_value_heads": 1, "head_dim": 10},
-        {"attention_bias": True, "rope_scaling": SCALING, "rope_theta": 5000.0},
-    ],
-    ids=["plain", "tied-one-shared-head", "bias-scaled-rope"],
+pytestmark = pytest.mark.slow
+SEED = 11
+LENGTH, ROW_LENGTH = 64, 130  # the longer rows pass two chunks of the delta rule
+# Rows 0 to 3 of four slots, 64 tokens in all: whole chunks, uneven ones and rests.
+CHUNKS = (
+    (20, 7, 20, 1),
+    (20, 20, 0, 2),
+    (20, 13, 20, 20),
+    (4, 20, 20, 20),
+    (0, 4, 4, 20),
+    (0, 0, 0, 1),
 )
-def reference(request, tmp_path):
-    """A random Llama of transformers, its directory, tokens and logits [2, LENGTH, V]."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        **{
-            "vocab_size": 91,
-            "hidden_size": 48,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 2,
-            "intermediate_size": 70,
-            "initializer_range": 0.3,
-            "tie_word_embeddings": False,
-            **request.param,
-        }
-    )
-    model = LlamaForCausalLM(config).eval()
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "norm" in name or "bias" in name:
-                weight.add_(0.3 * torch.randn_like(weight))
-    model.save_pretrained(tmp_path / "torch")
-    tokens = np.random.default_rng(0).integers(0, 91, (2, LENGTH))
-    with torch.no_grad():
-        logits = model(torch.tensor(tokens)).logits.numpy()
-    return tmp_path, tokens, logits
 
 
-def test_logits_of_whole_rows_and_of_decoding(reference):
-    """64 tokens: whole rows with left and right padding, and prefill of 20 then single steps."""
-    directory, tokens, expected = reference
-    policy, params = load(directory / "torch", tokenizer=False)
-    decoder, variables = Decoder(policy.config), {"params": params}
+@pytest.fixture(scope="module", params=list(CASES))
+def reference(request, compile_fast, tmp_path_factory):
+    """(model of transformers, its directory, tokens [2, ROW_LENGTH], logits of them)."""
+    torch = parity_models.torch
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # such products are too small to share
+    case = CASES[request.param]
+    model = parity_models.build_model(case, SEED, more_layers=1)
+    directory = tmp_path_factory.mktemp(request.param)
+    model.save_pretrained(directory / "theirs")
+    tokens = parity_models.draw_tokens(case, SEED, ROW_LENGTH)
+    yield model, directory, tokens, parity_models.reference_logits(model, tokens)
+    torch.set_num_threads(threads)
 
-    @jax.jit
-    def whole(tokens, positions, segment):
-        mask = forest_mask(segment, None)
-        hidden = decoder.apply(variables, tokens, positions, mask, method="hidden_states")
-        normal = decoder.apply(variables, hidden, method="final_norm")
-        return decoder.apply(variables, normal, method="logits")
 
-    for left, right in ((0, 0), (5, 0), (0, 5)):
-        place = slice(left, left + LENGTH)
-        shape = (2, left + LENGTH + right)
-        row, positions, segment = np.full(shape, 7), np.zeros(shape, int), np.full(shape, -1)
-        row[:, place], positions[:, place], segment[:, place] = tokens, np.arange(LENGTH), 0
-        logits = whole(jnp.array(row), jnp.array(positions), jnp.array(segment))[:, place]
-        print("gap of whole rows", np.abs(logits - expected).max())
-        np.testing.assert_allclose(logits, expected, atol=1e-4)
-
-    step = jax.jit(policy.decode_step)
-    cache = policy.init_cache(2, LENGTH)
-    cache, logits = jax.jit(policy.prefill)(
-        params, cache, jnp.array(tokens[:, :20]), jnp.full(2, 20)
-    )
-    for column in range(20, LENGTH):
-        np.testing.assert_allclose(logits, expected[:, column - 1], atol=1e-4)
-        cache, logits = step(params, cache, jnp.array(tokens[:, column]), jnp.ones(2, bool))
-    print("gap of the last step", np.abs(logits - expected[:, -1]).max())
-    np.testing.assert_allclose(logits, expected[:, -1], atol=1e-4)
+def test_logits(reference):
+    """Whole rows with padding and a shared prefix, and 64 tokens in uneven chunks of a prefill."""
+    _, directory, tokens, logits = reference
+    policy, params = load(directory / "theirs", tokenizer=False)
+    prefix = 0 if policy.is_recurrent else parity_models.SHARED_PREFIX
+    gaps = row_gaps(policy, params, tokens, logits, prefix)
+    gaps |= decode_gaps(policy, params, tokens[:, :LENGTH], logits[:, :LENGTH], CHUNKS)
+    assert_close(gaps, 1e-4)
 
 
 def test_transformers_loads_what_is_saved(reference):
-    """Our directory gives the reference's own logits back."""
+    """Our directory gives the reference's own logits back, with no tensor too many or too few."""
     from transformers import AutoModelForCausalLM
 
-    directory, tokens, expected = reference
-    save_hf(directory / "ours", *load(directory / "torch", tokenizer=False))
-    model, info = AutoModelForCausalLM.from_pretrained(directory / "ours", output_loading_info=True)
+    model, directory, tokens, _ = reference
+    save_hf(directory / "ours", *load(directory / "theirs", tokenizer=False))
+    ours, info = AutoModelForCausalLM.from_pretrained(
+        directory / "ours", output_loading_info=True, attn_implementation="eager"
+    )
     assert not info["missing_keys"] and not info["unexpected_keys"]
-    with torch.no_grad():
-        logits = model.eval()(torch.tensor(tokens)).logits.numpy()
-    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    found = parity_models.compute_logits(ours.eval(), tokens)
+    wanted = parity_models.compute_logits(model, tokens)
+    assert_close({"export": np.abs(found - wanted).max()}, 1e-5)
