@@ -2,9 +2,10 @@
 
     python experiments/sweep.py --config=configs/sepo/kuhn.py --write
 
-The config file's `sweep(add)` names the runs and its `RESULT_COLUMNS` the figures of
-`summary.json` to tabulate. With --write the table goes to experiments/results/<config name>.json,
-from which experiments/render_results.py renders the README.
+The config file's `sweep(add)` names the runs, and its `result(argument)` the table: its title, its
+notes, and the figures of `summary.json` to tabulate with their headings. With --write the table
+goes to experiments/results/<config name>.json, from which experiments/render_results.py renders the
+README.
 """
 
 import json
@@ -28,6 +29,7 @@ def main() -> None:
     if not CONFIG.value:
         raise ValueError("give a config file: --config=configs/sepo/kuhn.py")
     module = load_module(CONFIG.value)
+    table = module.result(CONFIG.value.partition(":")[2])
     changes: list[dict] = []
     module.sweep(lambda **overrides: changes.append(overrides))
     if not changes:
@@ -43,10 +45,10 @@ def main() -> None:
         summary = train(config, run_directory=directory, resume=resume).summary
         minutes = None if resume else round((time.perf_counter() - start) / 60, 2)
         commits.append(summary["commit"])
-        figures = [round(summary[key], 5) for key in module.RESULT_COLUMNS]
+        figures = [round(summary[key], 5) for key in table["columns"]]
         rows.append([config.seed, *figures, minutes])
     result = {
-        "title": module.RESULT_TITLE,
+        "title": table["title"],
         "command": f"python experiments/sweep.py --config={CONFIG.value} --write",
         "seeds": [row[0] for row in rows],
         "commit": commits[0] if len(set(commits)) == 1 else "several",
@@ -55,9 +57,9 @@ def main() -> None:
             for key, value in summary.items()
             if key.startswith("versions/")
         },
-        "columns": ["seed", *module.RESULT_COLUMNS.values(), "minutes"],
+        "columns": ["seed", *table["columns"].values(), "minutes"],
         "rows": rows,
-        "notes": module.RESULT_NOTES,
+        "notes": table["notes"],
     }
     print(json.dumps(result, indent=1))
     if WRITE.value:

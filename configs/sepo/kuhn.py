@@ -10,11 +10,21 @@ cores.
     python experiments/train.py --config=configs/sepo/kuhn.py --config.seed=1
     python experiments/train.py --config=configs/sepo/kuhn.py:runlocal          # a smoke run
     python experiments/train.py --config=configs/sepo/kuhn.py:exploiters=paper  # the fixed pool
-    python experiments/train.py --config=configs/sepo/kuhn.py:policy=<Hugging Face directory>
+
+With a real model, by adapters of rank 16: at least 95% of replies are legal and the SEPO objective
+is above that of the untrained model, within 15 minutes on two cores.
+
+    python experiments/get_smollm2.py                                  # once: models/smollm2-135m
+    python experiments/train.py --config=configs/sepo/kuhn.py:policy=smollm2
+    python experiments/train.py --config=configs/sepo/kuhn.py:policy=qwen3-4b     # needs a network
+    python experiments/train.py --config=configs/sepo/kuhn.py:policy=<directory, .gguf or hub id>
 
 Paper: SEPO, arXiv 2605.30854; lambda_e = 1.5 and lambda_x = 0 are its weights for Kuhn poker. The
 collusion measure does not apply to a two-player poker (lambda_c = 0).
 """
+
+import re
+from pathlib import Path
 
 from ml_collections import config_dict
 
@@ -22,32 +32,17 @@ from sepo_jax.names import check_option
 from sepo_jax.training import Settings, to_dict
 from sepo_jax.training.command_line import parse_argument
 
-RESULT_TITLE = (
-    "Exact NashConv of a fresh policy (two layers of width 64) that plays single hands through "
-    "text; uniform play 0.9167, equilibrium 0."
-)
-RESULT_COLUMNS = {
-    "untrained/nash_conv": "NashConv untrained",
-    "sft/nash_conv": "NashConv SFT",
-    "sepo/nash_conv": "NashConv SEPO",
-    "sepo/illegal_mass": "illegal mass SEPO",
-    "sft/safety": "safety SFT",
-    "sepo/safety": "safety SEPO",
-}
-RESULT_NOTES = (
-    "Safety is J over sampled hands against the fixed pools, 200 hands an opponent. Minutes are of "
-    "the whole run, compilation included in the first."
-)
 EXPLOITERS = {"best_response": ("best_response",), "paper": ()}
+# Names of policies -> where they are; what is not named here is a source itself.
+SOURCES = {"fresh": "fresh", "smollm2": "models/smollm2-135m"}
+RESULT_NOTES = (
+    "Safety is J over sampled hands against the fixed pools, {episodes} hands an opponent. Minutes "
+    "are of the whole run, compilation included."
+)
 
 
-def get_config(argument: str | None = None) -> config_dict.ConfigDict:
-    """The config.
-
-    Args:
-      argument: comma-separated `policy=fresh|<Hugging Face directory>`, `exploiters=best_response|
-        paper`, `credit=credited|per_rollout|shared`, `algorithm=<row of the table>`, `runlocal`.
-    """
+def parse(argument: str | None) -> dict:
+    """The argument's options by name."""
     options = parse_argument(
         argument,
         policy="fresh",
@@ -56,9 +51,22 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
         algorithm="rloo",
         runlocal=False,
     )
+    check_option("exploiters", options["exploiters"], EXPLOITERS)
+    return options
+
+
+def get_config(argument: str | None = None) -> config_dict.ConfigDict:
+    """The config.
+
+    Args:
+      argument: comma-separated `policy=fresh|smollm2|<model name, hub id, directory or .gguf>`,
+        `exploiters=best_response|paper`, `credit=credited|per_rollout|shared`,
+        `algorithm=<row of the table>`, `runlocal`.
+    """
+    options = parse(argument)
     config = config_dict.ConfigDict(to_dict(Settings()), convert_dict=True)
     config.name = "sepo_kuhn"
-    config.policy.source = options["policy"]
+    config.policy.source = SOURCES.get(options["policy"], options["policy"])
     config.sft.steps = 400
     config.sft.learning_rate = 3e-3
     config.sft.final_learning_rate = 3e-4
@@ -66,17 +74,76 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     config.sepo.learning_rate = 1e-3
     config.algorithm.name = options["algorithm"]
     config.sepo.credit = options["credit"]
-    check_option("exploiters", options["exploiters"], EXPLOITERS)
     config.sepo.exploiter_pool = EXPLOITERS[options["exploiters"]]
+    if options["policy"] != "fresh":
+        _use_adapters(config, options["policy"])
     if options["runlocal"]:
-        config.sft.steps = 20
+        config.sft.steps = 20 if options["policy"] == "fresh" else 4
         config.sft.num_decisions = 400
-        config.sepo.steps = 4
+        config.sepo.steps = 4 if options["policy"] == "fresh" else 2
         config.sepo.groups_per_opponent = 2
         config.evaluation.every = 2
         config.evaluation.match_episodes = 20
         config.checkpoint.every = 2
     return config
+
+
+def _use_adapters(config: config_dict.ConfigDict, policy: str) -> None:
+    """A policy that knows language: few steps, adapters alone trained."""
+    config.name += "_" + re.sub(r"[^\w.-]", "_", Path(policy).name)
+    config.policy.lora_rank = 16
+    config.policy.lora_alpha = 32.0
+    if policy not in SOURCES:
+        # Of billions of parameters, for accelerators. On CPU bfloat16 is no faster than float32.
+        config.policy.compute_dtype = "bfloat16"
+        config.policy.remat = "layer"
+    config.sft.steps = 40
+    config.sft.learning_rate = 5e-4
+    config.sft.final_learning_rate = 5e-5
+    config.sft.warmup_steps = 4
+    config.sepo.steps = 24
+    config.sepo.learning_rate = 2e-4
+    config.sepo.groups_per_opponent = 4
+    config.rollout.row_length = 768
+    config.evaluation.every = 12
+    config.evaluation.match_episodes = 100
+    config.checkpoint.every = 12
+
+
+def result(argument: str | None = None) -> dict:
+    """Title, columns (keys of `summary.json` and their headings) and notes of the results table."""
+    options = parse(argument)
+    episodes = get_config(argument).evaluation.match_episodes
+    table = {"notes": RESULT_NOTES.format(episodes=episodes)}
+    if options["policy"] == "fresh":
+        table["title"] = (
+            "Exact NashConv of a fresh policy (two layers of width 64) that plays single hands "
+            "through text; uniform play 0.9167, equilibrium 0."
+        )
+        table["columns"] = {
+            "untrained/nash_conv": "NashConv untrained",
+            "sft/nash_conv": "NashConv SFT",
+            "sepo/nash_conv": "NashConv SEPO",
+            "sepo/illegal_mass": "illegal mass SEPO",
+            "sft/safety": "safety SFT",
+            "sepo/safety": "safety SEPO",
+        }
+        return table
+    table["title"] = (
+        f"Adapters of rank 16 on `{options['policy']}`, which plays single hands of Kuhn poker "
+        "through text; untrained is the model as it was published."
+    )
+    stages = {"untrained": "untrained", "sft": "SFT", "sepo": "SEPO"}
+    table["columns"] = {
+        f"{stage}/{figure}": f"{name} {heading}"
+        for figure, name in (
+            ("legal_rate", "legal replies"),
+            ("safety", "safety"),
+            ("nash_conv", "NashConv"),
+        )
+        for stage, heading in stages.items()
+    }
+    return table
 
 
 def sweep(add) -> None:

@@ -57,8 +57,16 @@ def wait_for_step(path: Path, process: subprocess.Popen, stage: str, step: int) 
     raise TimeoutError(f"step {step} of {stage} was never logged")
 
 
+ADAPTERS = {"lora_rank": 2, "lora_targets": ("q_proj", "v_proj"), "param_dtype": "bfloat16"}
+
+
 @pytest.mark.slow
-def test_killed_and_resumed_equals_straight_bit_for_bit(small_config, tmp_path):  # E01
+@pytest.mark.parametrize("adapters", [False, True], ids=["whole", "adapters"])
+def test_killed_and_resumed_equals_straight_bit_for_bit(small_config, tmp_path, adapters):  # E01
+    if adapters:
+        small_config["policy"] |= ADAPTERS
+        small_config["sepo"] |= {"learning_rate": 0.03, "group_by": "opponent"}
+        small_config["algorithm"] = {"name": "grpo", "overrides": {"kl_weight": 0.1}}
     config = tmp_path / "config.json"
     config.write_text(json.dumps(small_config))
     output = finish(start(config, tmp_path, "--run=straight"))
@@ -84,8 +92,20 @@ def test_killed_and_resumed_equals_straight_bit_for_bit(small_config, tmp_path):
         assert (tmp_path / "straight" / name).read_bytes() == (
             tmp_path / "killed" / name
         ).read_bytes()
-    steps = [(r["stage"], r["step"]) for r in read_lines(tmp_path / "killed/metrics.jsonl")]
+    lines = read_lines(tmp_path / "killed/metrics.jsonl")
+    steps = [(r["stage"], r["step"]) for r in lines]
     assert steps == [("sft", s) for s in (1, 2, 3)] + [("sepo", s) for s in range(1, 11)]
+
+    if adapters:
+        # The reference is the policy after the warm start, merged from its checkpoint at resume.
+        kl = [line["kl_reference"] for line in lines if line["stage"] == "sepo"]
+        assert kl[0] == pytest.approx(0, abs=1e-7) and max(kl) > 1e-6
+        for stage, step in (("sft", 3), ("sepo", 10)):
+            saved = tmp_path / f"killed/checkpoints/{stage}/{step}/structure"
+            (structure,) = [json.loads(p.read_text()) for p in saved.iterdir() if p.is_file()]
+            assert any("lora_a" in path for path in structure)
+            assert not any("kernel" in path or "embedding" in path for path in structure)
+        return
 
     # The dumped config of a run is a config (G04), and the same one gives the same run.
     changed = small_config | {"seed": 1}
