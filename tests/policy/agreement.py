@@ -14,15 +14,30 @@ PREFILL = 20
 CHUNKS = ((20, 20, 7, 2), (0, 0, 13, 1), (0, 0, 0, 17))
 
 
-@partial(jax.jit, static_argnums=0)
+# Hundreds of programs that run once or little: compiling takes a third of the time without these.
+_QUICK = {"xla_cpu_use_fusion_emitters": False}
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=_QUICK)
 def row_logits(config, params, tokens, positions, segment, ancestors):
     """Logits of every column of packed rows, [B, T, V]."""
     hidden = decoder.hidden_states(config, params, tokens, positions, segment, ancestors)
     return decoder.logits(config, params, decoder.final_norm(config, params, hidden))
 
 
-_prefill = jax.jit(lambda policy, *rest: policy.prefill(*rest), static_argnums=0)
-_step = jax.jit(lambda policy, *rest: policy.decode_step(*rest), static_argnums=0)
+@partial(jax.jit, static_argnums=0, compiler_options=_QUICK)
+def _prefill(policy, *rest):
+    return policy.prefill(*rest)
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=_QUICK)
+def _step(policy, *rest):
+    return policy.decode_step(*rest)
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=_QUICK)
+def _fuse(policy, params):
+    return policy.fuse(params)
 
 
 def row_gaps(policy: Policy, params, tokens, expected, prefix: int = 0, spare: int = 5) -> dict:
@@ -81,7 +96,7 @@ def decode_gaps(policy: Policy, params, tokens, expected, chunks=CHUNKS) -> dict
     length = tokens.shape[1]
     rows = np.array([0, 1, 0, 1])
     tokens, expected = tokens[rows], expected[rows]
-    params = policy.fuse(params)
+    params = _fuse(policy, params)
     cache = policy.init_cache(4, length)
     done, gaps = np.zeros(4, int), {}
 
