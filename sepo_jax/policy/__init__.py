@@ -4,10 +4,10 @@ from sepo_jax.policy.cache import Cache, fork_slots, reset_slots
 from sepo_jax.policy.chat import TemplateNotExtending, completion_mask, extend, render
 from sepo_jax.policy.config import LoraConfig, ModelConfig
 from sepo_jax.policy.constrained import ActionTrie, action_log_probs
-from sepo_jax.policy.hugging_face import load, save_hf
+from sepo_jax.policy.formats.hugging_face import load, save_hf
+from sepo_jax.policy.formats.peft_files import load_peft, save_peft
 from sepo_jax.policy.lora import attach, detach, init_adapter, merge
 from sepo_jax.policy.models import MODELS
-from sepo_jax.policy.peft_files import load_peft, save_peft
 from sepo_jax.policy.policy import Policy
 from sepo_jax.policy.rope_scaling import RopeScaling
 from sepo_jax.policy.sampling import (

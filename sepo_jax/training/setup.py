@@ -12,7 +12,7 @@ from ..games import TreeGame
 from ..names import check_option
 from ..policy import ModelConfig, Policy, load, train_tokenizer
 from ..policy.config import LoraConfig
-from ..policy.hugging_face import read_config
+from ..policy.formats.hugging_face import read_config
 from ..policy.lora import adapted_paths
 from ..policy.models import MODELS
 from .settings import DomainSettings, PolicySettings, Settings

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sepo_jax.policy import ModelConfig, Policy, train_tokenizer
-from sepo_jax.policy.weights import parameter_shapes
+from sepo_jax.policy.formats.weights import parameter_shapes
 
 TEXTS = [
     "You play Kuhn poker with three cards: J, Q and K. Reply with one word.",

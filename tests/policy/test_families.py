@@ -8,9 +8,9 @@ import pytest
 from transformers import AutoConfig
 
 from sepo_jax.policy import ModelConfig, RopeScaling
-from sepo_jax.policy.families import ARCHITECTURES, FAMILY_ROWS, config_fields
-from sepo_jax.policy.families_export import hf_config
-from sepo_jax.policy.families_tensors import tensor_places, text_names
+from sepo_jax.policy.formats.families import ARCHITECTURES, FAMILY_ROWS, config_fields
+from sepo_jax.policy.formats.families_export import hf_config
+from sepo_jax.policy.formats.families_tensors import tensor_places, text_names
 
 SIZES = {
     "hidden_size": 24,

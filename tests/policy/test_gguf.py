@@ -13,8 +13,8 @@ from gguf import GGMLQuantizationType as Kind
 from safetensors.numpy import load_file
 
 from sepo_jax.policy import ModelConfig, Policy, RopeScaling, load, save_hf
-from sepo_jax.policy.gguf import open_gguf
-from sepo_jax.policy.weights import parameter_shapes
+from sepo_jax.policy.formats.gguf import open_gguf
+from sepo_jax.policy.formats.weights import parameter_shapes
 
 ARCH = {
     "llama": MODEL_ARCH.LLAMA,

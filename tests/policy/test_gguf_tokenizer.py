@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sepo_jax.policy import load_tokenizer, train_tokenizer
-from sepo_jax.policy.gguf_header import read_header
-from sepo_jax.policy.gguf_tokenizer import CONTROL, UNUSED, USER_DEFINED, build_tokenizer
+from sepo_jax.policy.formats.gguf_header import read_header
+from sepo_jax.policy.formats.gguf_tokenizer import CONTROL, UNUSED, USER_DEFINED, build_tokenizer
 
 PATH = Path("model.gguf")
 SPECIAL = ("<|end|>", "<|start|>", "<think>")

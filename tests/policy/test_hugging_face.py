@@ -14,8 +14,8 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from sepo_jax.policy import ModelConfig, Policy, RopeScaling, load, render, save_hf
 from sepo_jax.policy.config import LoraConfig
-from sepo_jax.policy.hugging_face import read_config
-from sepo_jax.policy.weights import SINGLE_FILE, VALUE_HEAD_FILE
+from sepo_jax.policy.formats.hugging_face import read_config
+from sepo_jax.policy.formats.weights import SINGLE_FILE, VALUE_HEAD_FILE
 
 MESSAGES = [{"role": "user", "content": "Card J."}]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sepo_jax.policy import ModelConfig, Policy
 from sepo_jax.policy.decoder import hidden_states, schedule
-from sepo_jax.policy.weights import parameter_shapes
+from sepo_jax.policy.formats.weights import parameter_shapes
 
 SIZES = {
     "vocab_size": 300,

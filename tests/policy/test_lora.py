@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sepo_jax.policy import ModelConfig, Policy
 from sepo_jax.policy.config import LoraConfig
+from sepo_jax.policy.formats.weights import parameter_shapes
 from sepo_jax.policy.linear import Linear
 from sepo_jax.policy.lora import (
     PROJECTIONS,
@@ -21,7 +22,6 @@ from sepo_jax.policy.lora import (
     merge,
     scale_of,
 )
-from sepo_jax.policy.weights import parameter_shapes
 
 SIZES = {
     "vocab_size": 29,

@@ -7,10 +7,10 @@ import jax
 import pytest
 
 from sepo_jax.policy import load
-from sepo_jax.policy.families import FAMILY_ROWS
-from sepo_jax.policy.families_export import hf_config
+from sepo_jax.policy.formats.families import FAMILY_ROWS
+from sepo_jax.policy.formats.families_export import hf_config
+from sepo_jax.policy.formats.weights import parameter_shapes, tensor_places
 from sepo_jax.policy.models import MODELS
-from sepo_jax.policy.weights import parameter_shapes, tensor_places
 
 # Gemma 3 4B: 4,300,079,472 published, of which vision is a SigLIP tower of 416,866,032 (27 layers
 # of 15,239,504, patches 678,528, positions 4,718,592, last norm 2,304) and a projector of

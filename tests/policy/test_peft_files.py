@@ -15,10 +15,10 @@ from safetensors.numpy import load_file, save_file
 
 from sepo_jax.policy import ModelConfig, Policy, load
 from sepo_jax.policy.config import LoraConfig
-from sepo_jax.policy.hugging_face import read_config
+from sepo_jax.policy.formats.hugging_face import read_config
+from sepo_jax.policy.formats.peft_files import export, load_peft, save_peft
+from sepo_jax.policy.formats.weights import parameter_shapes
 from sepo_jax.policy.lora import attach, init_adapter, merge
-from sepo_jax.policy.peft_files import export, load_peft, save_peft
-from sepo_jax.policy.weights import parameter_shapes
 
 GOLDEN = Path(__file__).with_name("golden_peft")
 WEIGHTS = "adapter_model.safetensors"

@@ -13,8 +13,8 @@ from checkpoint_edits import assert_same, edit_tensors
 from safetensors.numpy import load_file, save_file
 
 from sepo_jax.policy import ModelConfig, Policy, RopeScaling, load, save_hf
-from sepo_jax.policy.families_tensors import copy_strips
-from sepo_jax.policy.weights import INDEX_FILE, SINGLE_FILE, parameter_shapes
+from sepo_jax.policy.formats.families_tensors import copy_strips
+from sepo_jax.policy.formats.weights import INDEX_FILE, SINGLE_FILE, parameter_shapes
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from safetensors.numpy import save_file
 
 from sepo_jax.names import check_option
 from sepo_jax.policy.config import LoraConfig, ModelConfig
-from sepo_jax.policy.families_tensors import tensor_places, text_names
-from sepo_jax.policy.hugging_face import save_hf
+from sepo_jax.policy.formats.families_tensors import tensor_places, text_names
+from sepo_jax.policy.formats.hugging_face import save_hf
+from sepo_jax.policy.formats.staging import staged
+from sepo_jax.policy.formats.weights import parameter_shapes
 from sepo_jax.policy.lora import LEAVES, PROJECTIONS, adapted_paths, attach, merge
 from sepo_jax.policy.policy import Policy
-from sepo_jax.policy.staging import staged
-from sepo_jax.policy.weights import parameter_shapes
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from sepo_jax.names import unknown
-from sepo_jax.policy.gguf_config import ARCHITECTURES, Architecture, hf_config
-from sepo_jax.policy.gguf_header import Header, TensorRecord, gguf_library, read_header
-from sepo_jax.policy.gguf_tokenizer import build_tokenizer
-from sepo_jax.policy.weights import StoredTensor
+from sepo_jax.policy.formats.gguf_config import ARCHITECTURES, Architecture, hf_config
+from sepo_jax.policy.formats.gguf_header import Header, TensorRecord, gguf_library, read_header
+from sepo_jax.policy.formats.gguf_tokenizer import build_tokenizer
+from sepo_jax.policy.formats.weights import StoredTensor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

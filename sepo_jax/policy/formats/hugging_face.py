@@ -13,13 +13,10 @@ from safetensors.numpy import save_file
 
 from sepo_jax.names import check_option, nearest
 from sepo_jax.policy.config import DTYPES, ModelConfig
-from sepo_jax.policy.families import LOAD_OPTIONS, config_fields
-from sepo_jax.policy.families_export import hf_config
-from sepo_jax.policy.models import MODELS
-from sepo_jax.policy.policy import Policy
-from sepo_jax.policy.staging import staged
-from sepo_jax.policy.tokenizer import end_token_ids, load_tokenizer
-from sepo_jax.policy.weights import (
+from sepo_jax.policy.formats.families import LOAD_OPTIONS, config_fields
+from sepo_jax.policy.formats.families_export import hf_config
+from sepo_jax.policy.formats.staging import staged
+from sepo_jax.policy.formats.weights import (
     INDEX_FILE,
     SHARD_BYTES,
     SINGLE_FILE,
@@ -31,6 +28,9 @@ from sepo_jax.policy.weights import (
     stored_dtype,
     write_tensors,
 )
+from sepo_jax.policy.models import MODELS
+from sepo_jax.policy.policy import Policy
+from sepo_jax.policy.tokenizer import end_token_ids, load_tokenizer
 
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model")
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -168,7 +168,7 @@ def _model_config(opened: Checkpoint, options: dict) -> ModelConfig:
 
 def _open(path: Path) -> Checkpoint:
     if path.suffix == ".gguf":
-        from sepo_jax.policy.gguf import open_gguf
+        from sepo_jax.policy.formats.gguf import open_gguf
 
         opened = open_gguf(path)
         return Checkpoint(path, opened.config, opened.tensors, None, opened.tokenizer, {})

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from sepo_jax.policy import decoder
 from sepo_jax.policy.config import DTYPES, ModelConfig
-from sepo_jax.policy.families_tensors import Place, copy_strips, tensor_places, text_names
+from sepo_jax.policy.formats.families_tensors import Place, copy_strips, tensor_places, text_names
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

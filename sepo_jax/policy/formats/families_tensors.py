@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from sepo_jax.policy.config import ModelConfig
-from sepo_jax.policy.families import FAMILY_ROWS
+from sepo_jax.policy.formats.families import FAMILY_ROWS
 
 # Written by some exporters although they follow from the config.
 REDUNDANT = ("rotary_emb.inv_freq",)

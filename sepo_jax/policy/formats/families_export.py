@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from sepo_jax.policy.config import ModelConfig
-from sepo_jax.policy.families import (
+from sepo_jax.policy.formats.families import (
     ACTIVATIONS,
     COMMON_FIELDS,
     FAMILY_ROWS,

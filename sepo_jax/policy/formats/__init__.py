@@ -1,0 +1,1 @@
+"""Checkpoint files: Hugging Face directories, GGUF files, PEFT adapters, and the families' maps."""
