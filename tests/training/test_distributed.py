@@ -292,7 +292,14 @@ def config_file(small_config, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_is_the_run_of_one(config_file, tmp_path):
+@pytest.mark.parametrize("adapters", [False, True], ids=["whole", "adapters"])
+def test_a_run_of_two_processes_is_the_run_of_one(config_file, tmp_path, adapters):
+    if adapters:
+        config = json.loads(config_file.read_text())
+        config["policy"] |= {"lora_rank": 2, "lora_targets": ("q_proj", "down_proj")}
+        config["parallel"] |= {"kind": "mesh", "fsdp": 2}
+        config["algorithm"] = {"name": "grpo", "overrides": {"kl_weight": 0.1}}
+        config_file.write_text(json.dumps(config))
     coordinator = free_coordinator()
     processes = [
         start_train(config_file, tmp_path / f"runs{process}", process, coordinator)
