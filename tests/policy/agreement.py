@@ -26,6 +26,12 @@ def row_logits(config, params, tokens, positions, segment, ancestors):
 
 
 @partial(jax.jit, static_argnums=0, compiler_options=_QUICK)
+def log_probs(policy, params, *row):
+    """`Policy.log_probs`, compiled."""
+    return policy.log_probs(params, *row)
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=_QUICK)
 def _prefill(policy, *rest):
     return policy.prefill(*rest)
 

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import torch
 import transformers
-from policy.parity_cases import Case
+from policy.parity_families import Case
 
 ROWS, LENGTH = 2, 64
 SHARED_PREFIX = 24  # tokens that both rows begin with, so that a forest can hold them once
@@ -27,7 +27,9 @@ def build_model(case: Case, seed: int, more_layers: int = 0, rounded: bool = Fal
       more_layers: layers on top of the case's own.
       rounded: weights of bfloat16 precision (stored as float32, they compress to half).
     """
-    model = _class(case)(_config(case, case.text_config(more_layers))).eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # of an image encoder, whose weights are left as they come
+        model = _class(case)(_config(case, case.text_config(more_layers))).eval()
     generator = np.random.default_rng(seed)
     with torch.no_grad():
         for name, tensor in sorted(named_tensors(model).items()):

@@ -5,8 +5,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from policy.agreement import CHUNKS, assert_close, decode_gaps, row_gaps
+from policy.agreement import CHUNKS, assert_close, decode_gaps, log_probs, row_gaps
 from policy.parity_cases import CASES
 from safetensors.numpy import load_file
 
@@ -45,3 +46,20 @@ def test_prefill_and_steps(golden, request):
     """Single steps to the end with slots that pause; a family's fullest case after a prefill."""
     name = request.node.callspec.params["golden"]
     assert_close(decode_gaps(*golden, chunks=CHUNKS if name in PREFILLED else ()), TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "qwen3_5-rotary", "gemma3-softcap", "gemma4-e4b"])
+def test_log_probs(name):
+    """log p = logit - log sum exp(logits) of the kept logits; few columns of logits at a time."""
+    policy, params = load(GOLDEN / name, tokenizer=False, logits_budget=41 * 2 * 10)
+    kept = load_file(GOLDEN / name / "logits.safetensors")
+    tokens, logits = kept["tokens"], kept["logits"].astype(np.float64)
+    positions = np.tile(np.arange(64, dtype=np.int32), (2, 1))
+    row = (tokens, positions, np.zeros_like(positions), None, positions[:, :-1], tokens[:, 1:])
+    scores = log_probs(policy, params, *row)
+    wanted = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    chosen = np.take_along_axis(wanted[:, :-1], tokens[:, 1:, None].astype(int), -1)[..., 0]
+    entropy = -(np.exp(wanted) * wanted).sum(-1)[:, :-1]
+    gaps = {"log-probability": np.abs(scores.logp - chosen).max()}
+    gaps["entropy"] = np.abs(scores.entropy - entropy).max()
+    assert_close(gaps, TOLERANCE)

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from policy.agreement import assert_close, decode_gaps, row_gaps
 from policy.parity_cases import CASES
+from safetensors.numpy import load_file
 
 from sepo_jax.policy import load, save_hf
 
 pytest.importorskip("torch")
-from policy import parity_models
+from policy import make_goldens, parity_models
 
 pytestmark = pytest.mark.slow
 SEED = 11
@@ -65,3 +66,19 @@ def test_transformers_loads_what_is_saved(reference):
     found = parity_models.compute_logits(ours.eval(), tokens)
     wanted = parity_models.compute_logits(model, tokens)
     assert_close({"export": np.abs(found - wanted).max()}, 1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.kept])
+def test_golden_files_are_those_of_the_cases(name):
+    """The tables, the maker and the kept files belong together."""
+    case, directory = CASES[name], make_goldens.GOLDEN / name
+    model = parity_models.build_model(case, make_goldens.SEED, rounded=True)
+    stored = load_file(directory / "model.safetensors")
+    for tensor_name, tensor in parity_models.named_tensors(model).items():
+        np.testing.assert_array_equal(stored[tensor_name], tensor.detach().numpy())
+    kept = load_file(directory / "logits.safetensors")
+    np.testing.assert_array_equal(
+        kept["tokens"], parity_models.draw_tokens(case, make_goldens.SEED)
+    )
+    logits = parity_models.reference_logits(model, kept["tokens"])
+    assert_close({"logits": np.abs(logits - kept["logits"]).max()}, 2e-5)
