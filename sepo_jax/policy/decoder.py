@@ -267,45 +267,64 @@ def hidden_states(config: ModelConfig, params, tokens, positions, segment, ances
 
 
 def _rows(stack, start: int, repeats: int, count: int):
-    """Rows start .. start + repeats * count of every array, as [repeats, count, ...]."""
+    """Rows start .. start + repeats * count of every array as [repeats, count, ...], with a count
+    of 1 as [repeats, ...]: XLA copies a whole stack that gets an axis of length 1."""
 
     def cut(array):
         if array.shape[0] != repeats * count:
             array = jax.lax.slice_in_dim(array, start, start + repeats * count)
-        return array.reshape(repeats, count, *array.shape[1:])
+        return array if count == 1 else array.reshape(repeats, count, *array.shape[1:])
 
     return jax.tree.map(cut, stack)
+
+
+def _row(stack, row: int, count: int):
+    """Row `row` of what a step of the scan gets of `_rows`."""
+    if count == 1:
+        return stack
+    return jax.tree.map(lambda array: jax.lax.index_in_dim(array, row, keepdims=False), stack)
+
+
+def _all_but_views(primitive, *_, **__) -> bool:
+    return primitive.name not in ("slice", "squeeze")
+
+
+# What the backward pass finds, by `config.remat`.
+_SAVED = {
+    "none": _all_but_views,
+    "layer": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
 
 
 def _run(config, pattern, repeats, hidden, shared, weights, around: Surroundings):
     """A pattern of layers, `repeats` times; (states, keys and values to share) after it."""
     # Keys and values that these layers only read stay out of the carry: it is kept for every step.
     own = not pattern[0].endswith("_shared")
+    counts = Counter(pattern)
 
-    def layer(kind, weights, hidden, shared, inputs):
-        return whole_layer(config, kind, weights, hidden, shared, inputs, around)
+    def layer(kind, row, weights, hidden, shared, inputs):
+        part = _row(weights, row, counts[kind])
+        return whole_layer(config, kind, part, hidden, shared, inputs, around)
 
-    step = layer
-    if config.remat != "none":
-        saved = {
-            "layer": jax.checkpoint_policies.nothing_saveable,
-            "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        }
-        step = jax.checkpoint(
-            layer, static_argnums=0, prevent_cse=repeats == 1, policy=saved[config.remat]
-        )
+    # A layer takes its weights out of the stack inside the checkpoint: what is kept for the
+    # backward pass is then the stack itself, and not a copy of every weight.
+    step = jax.checkpoint(
+        layer,
+        static_argnums=(0, 1),
+        prevent_cse=config.remat != "none" and repeats == 1,
+        policy=_SAVED[config.remat],
+    )
 
     def body(carry, parts):
         weights, inputs = parts
         hidden, carried = carry
         seen = Counter()
         for index, kind in enumerate(pattern):
-            row = seen[kind]
-            part = jax.tree.map(lambda array, row=row: array[row], weights[kind])
-            seen[kind] += 1
             available = carried if own else shared
-            given = None if inputs is None else inputs[index]
-            hidden, fresh = step(kind, part, hidden, available, given)
+            given = _row(inputs, index, len(pattern))
+            hidden, fresh = step(kind, seen[kind], weights[kind], hidden, available, given)
+            seen[kind] += 1
             carried = {**carried, **fresh} if own else carried
         return (hidden, carried), None
 
