@@ -101,13 +101,15 @@ def _use_adapters(config: config_dict.ConfigDict, policy: str) -> None:
     config.sft.learning_rate = 5e-4
     config.sft.final_learning_rate = 5e-5
     config.sft.warmup_steps = 4
-    config.sepo.steps = 24
-    config.sepo.learning_rate = 2e-4
+    config.sft.num_decisions = 1200
+    config.sepo.steps = 20
+    config.sepo.learning_rate = 3e-4
     config.sepo.groups_per_opponent = 4
-    config.rollout.row_length = 768
-    config.evaluation.every = 12
+    config.sepo.rollouts_per_group = 6
+    config.rollout.row_length = 1024  # a step's replies below the shared rules, in one row
+    config.evaluation.every = 10
     config.evaluation.match_episodes = 100
-    config.checkpoint.every = 12
+    config.checkpoint.every = 10
 
 
 def result(argument: str | None = None) -> dict:

@@ -3,7 +3,7 @@
 import contextlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -54,10 +54,7 @@ class BatchMaker:
           reference: parameters that KL terms refer to; only an algorithm with such reads them.
         """
         micro = self.settings.optimizer.micro_batches
-        lay_out = pack_sharing_prefixes
-        if self.policy.is_recurrent:
-            lay_out = partial(pack, one_path_per_row=True)
-        batch = lay_out(
+        batch = packing_of(self.policy)(
             forest,
             row_length=self.settings.rollout.row_length,
             parts=self.num_devices * micro,
@@ -107,6 +104,12 @@ class BatchMaker:
     def _score(self, params: chex.ArrayTree, batch: Batch) -> TokenScores:
         temperature = self.settings.rollout.temperature
         return jax.device_get(score_parts(self.policy, params, batch, temperature))
+
+
+def packing_of(policy: Policy) -> Callable[..., Batch]:
+    """`pack` as a policy wants its rows: one path in each where a state runs along them, else as
+    many as fit, with the common beginnings of prompts once."""
+    return partial(pack, one_path_per_row=True) if policy.is_recurrent else pack_sharing_prefixes
 
 
 @partial(jax.jit, static_argnames="policy")

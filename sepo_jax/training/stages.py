@@ -8,9 +8,9 @@ import chex
 import jax
 import numpy as np
 
-from ..credit import prepare
+from ..credit import assign_credit
 from ..evaluation import exact_nash_conv
-from ..forest import Batch, Forest, ForestBuilder
+from ..forest import Batch, Forest, ForestBuilder, fill
 from ..names import check_option, unknown
 from ..objective import Objective, make_objective
 from ..policy import Policy, Sampling, render
@@ -24,6 +24,7 @@ from ..sepo import (
     from_episodes,
     payoff_scale,
 )
+from .batches import packing_of
 from .settings import Settings
 
 BEST_RESPONSE = "best_response"
@@ -72,14 +73,12 @@ class SftStage:
     def evaluate(self, params: chex.ArrayTree) -> dict[str, float]:
         """Loss of the held-out decisions: mean negative log-likelihood of a token, in nats."""
         if self._batch is None:
-            row_length = self.settings.rollout.row_length
             forest = supervised_forest(self.validation)
-            self._batch, _ = prepare(
-                self._objective.algorithm,
-                forest,
-                row_length=row_length,
-                one_path_per_row=self._objective.policy.is_recurrent,
+            credit = assign_credit(self._objective.algorithm, forest)
+            rows = packing_of(self._objective.policy)(
+                forest, row_length=self.settings.rollout.row_length
             )
+            self._batch = fill(rows, **credit.arrays())
         loss, _ = _evaluate(self._objective, params, self._batch)
         return {"validation_loss": float(loss)}
 
