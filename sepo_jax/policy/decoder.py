@@ -307,14 +307,16 @@ def _run(config, pattern, repeats, hidden, shared, weights, around: Surroundings
         part = _row(weights, row, counts[kind])
         return whole_layer(config, kind, part, hidden, shared, inputs, around)
 
-    # A layer takes its weights out of the stack inside the checkpoint: what is kept for the
-    # backward pass is then the stack itself, and not a copy of every weight.
-    step = jax.checkpoint(
-        layer,
-        static_argnums=(0, 1),
-        prevent_cse=config.remat != "none" and repeats == 1,
-        policy=_SAVED[config.remat],
-    )
+    step = layer
+    if config.remat != "none" or len(pattern) > 1:
+        # A layer of a longer pattern takes its weights out of the stack inside the checkpoint: what
+        # is kept for the backward pass is then the stack itself, not a copy of every weight.
+        step = jax.checkpoint(
+            layer,
+            static_argnums=(0, 1),
+            prevent_cse=config.remat != "none" and repeats == 1,
+            policy=_SAVED[config.remat],
+        )
 
     def body(carry, parts):
         weights, inputs = parts

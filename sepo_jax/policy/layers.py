@@ -9,6 +9,8 @@ In the shape descriptions, B is rows, T tokens, H hidden size, Q query heads, K 
 D head size.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -24,8 +26,11 @@ ACTIVATION_FUNCTIONS = {
 }
 
 
+@partial(jax.checkpoint, static_argnums=(4, 5), prevent_cse=False)
 def attend(queries, keys, values, mask, scale: float, precision) -> jax.Array:
     """Softmax attention over a row with shared key/value heads; [B, T, Q, D] -> [B, T, Q * D].
+
+    The backward pass forms the scores again, so that no [T, T] numbers are kept for it.
 
     Args:
       queries: [B, T, Q, D]; keys, values: [B, T, K, D]; mask: bool [B, T, T].

@@ -33,9 +33,12 @@ class Linear(nn.Module):
         kernel = self.param("kernel", draw, (inputs.shape[-1], self.features), stored)
         inputs = inputs.astype(computed)
 
-        def times(inputs, matrix):
-            return jnp.matmul(inputs, matrix.astype(computed), precision=config.precision)
+        def times(rows, matrix):
+            return jnp.matmul(rows, matrix.astype(computed), precision=config.precision)
 
+        # One axis of rows: the products of the backward pass are then plain products as well.
+        lead = inputs.shape[:-1]
+        inputs = inputs.reshape(-1, inputs.shape[-1])
         result = times(inputs, kernel)
         if self.has_variable("params", "lora_a"):
             low = times(inputs, self.get_variable("params", "lora_a"))
@@ -43,8 +46,8 @@ class Linear(nn.Module):
             result = result + jnp.asarray(config.lora.scale, computed) * adapted
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,), stored)
-            result = result + bias.astype(computed).reshape((1,) * (inputs.ndim - 1) + (-1,))
-        return result
+            result = result + bias.astype(computed)[None]
+        return result.reshape(*lead, self.features)
 
 
 class RMSNorm(nn.Module):
