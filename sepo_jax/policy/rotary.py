@@ -21,7 +21,7 @@ def frequencies(config: ModelConfig, kind: str) -> jax.Array:
         turned = int(config.rotary_fraction * head // 2)
     else:
         size = int(head * config.rotary_fraction)
-        turned = size // 2
+        turned = -(-size // 2)
     exponent = jnp.arange(turned, dtype=jnp.float32) * 2 / size
     frequency = theta**-exponent
     if scaling is None:

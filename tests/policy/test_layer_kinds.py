@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sepo_jax.policy import ModelConfig, Policy
 from sepo_jax.policy.decoder import hidden_states, schedule
 from sepo_jax.policy.formats.weights import parameter_shapes
+from sepo_jax.policy.rotary import frequencies
 
 SIZES = {
     "vocab_size": 300,
@@ -166,3 +167,9 @@ def test_a_window_counts_along_the_path(make_params, draw_tokens, score):
 def test_contradictions_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         config_of(("sliding", "full"), **changes)
+
+
+def test_an_odd_number_of_turned_entries():
+    """A quarter of 12 is 3: pairs 0 and 1 turn by 1 and theta^(-2/3), as transformers counts."""
+    config = ModelConfig(vocab_size=8, head_dim=12, rotary_fraction=0.25, rope_theta=1000.0)
+    np.testing.assert_allclose(frequencies(config, "full"), [1.0, 0.01], rtol=1e-6)
