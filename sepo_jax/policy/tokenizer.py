@@ -88,6 +88,7 @@ def load_tokenizer(directory: str | Path) -> "PreTrainedTokenizerBase":
 
     Raises:
       FileNotFoundError: when the directory or its tokenizer files do not exist.
+      ValueError: files that hold no tokenizer, or one that needs Python code of the directory.
     """
     from transformers import AutoTokenizer
 
@@ -97,7 +98,16 @@ def load_tokenizer(directory: str | Path) -> "PreTrainedTokenizerBase":
             f"{directory} holds no tokenizer.json or tokenizer.model: save one with "
             "tokenizer.save_pretrained, or pass a tokenizer"
         )
-    return AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+    try:  # code that a checkpoint brings is not run, and nobody is asked whether to
+        return AutoTokenizer.from_pretrained(
+            str(directory), local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # the tokenizers library raises plain Exception
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"{directory} holds no tokenizer that can be read ({reason}): fetch or write "
+            "tokenizer.json and tokenizer_config.json again, or pass a tokenizer"
+        ) from error
 
 
 def end_token_ids(tokenizer, generation_config=None) -> tuple[int, ...]:

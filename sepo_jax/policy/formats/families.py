@@ -6,6 +6,7 @@ of the configuration class in transformers.
 
 import copy
 import dataclasses
+import math
 from collections.abc import Mapping
 
 from sepo_jax.names import unknown
@@ -159,8 +160,9 @@ def config_fields(raw: Mapping, where) -> dict:
       ValueError: unknown architecture, keys that are absent, settings this decoder does not have,
         naming the file and the key.
     """
-    architecture = (raw.get("architectures") or [None])[0]
-    if architecture not in ARCHITECTURES:
+    named = raw.get("architectures")
+    architecture = named[0] if isinstance(named, list) and named else named
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         raise ValueError(f"{where}: {unknown('architecture', architecture, ARCHITECTURES)}")
     family = ARCHITECTURES[architecture]
     row = FAMILY_ROWS[family]
@@ -182,7 +184,7 @@ def config_fields(raw: Mapping, where) -> dict:
     parsed = _published(row.model_type, text, where)
     try:
         return _fields(family, row, parsed)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # TypeError: an entry of another type
         raise ValueError(f"{where}: {error}") from error
 
 
@@ -195,7 +197,11 @@ def _published(model_type: str, text: Mapping, where):
         raise ValueError(f"{where}: model_type={given!r} is not supported, only {model_type!r}")
     content = {name: copy.deepcopy(text[name]) for name in text if name != "model_type"}
     try:
-        return AutoConfig.for_model(model_type, **content)
+        parsed = AutoConfig.for_model(model_type, **content)
+        # A trained length beside the rotary settings counts from the second call on, which models
+        # of transformers make themselves.
+        parsed.standardize_rope_params()
+        return parsed
     except Exception as error:
         raise ValueError(f"{where} is no {model_type} configuration: {error}") from error
 
@@ -285,11 +291,19 @@ def _rope_fields(row: Family, parsed) -> dict:
                     f"rope_parameters of sliding_attention layers ({local}) are not supported, "
                     "only rope_type 'default' of the whole head"
                 )
-            fields["local_rope_theta"] = float(local["rope_theta"])
+            fields["local_rope_theta"] = _rope_theta(local)
     kind, fraction = rope.get("rope_type", "default"), rope.get("partial_rotary_factor", 1.0)
     if fraction != 1.0 and not row.partial_rotary:
         raise ValueError(f"partial_rotary_factor={fraction} is not supported, only 1.0")
     scaling = None if kind == "default" else RopeScaling.from_mapping(rope)
-    theta = rope.get("rope_theta") or 10_000.0
-    fields.update(rope_theta=float(theta), rope_scaling=scaling, rotary_fraction=float(fraction))
+    fields.update(
+        rope_theta=_rope_theta(rope), rope_scaling=scaling, rotary_fraction=float(fraction)
+    )
     return fields
+
+
+def _rope_theta(rope: Mapping) -> float:
+    theta = rope.get("rope_theta")
+    if not isinstance(theta, int | float) or not 0 < theta < math.inf:
+        raise ValueError(f"rope_theta must be a positive number, not {theta!r}, in {dict(rope)}")
+    return float(theta)

@@ -92,16 +92,13 @@ def load(source, *, tokenizer=None, key=None, **options) -> tuple[Policy, dict]:
     opened = _open(_locate(source))
     config = _model_config(opened, options)
     keep = "param_dtype" not in options
+    if tokenizer is None:
+        tokenizer = opened.tokenizer()
+    policy = _policy(opened, config, tokenizer or None)
     params = read_parameters(config, opened.tensors, opened.where, keep_dtypes=keep)
     if config.value_head and opened.value_head is not None:
         read_value_head(params, opened.value_head)
-    if tokenizer is None:
-        tokenizer = opened.tokenizer()
-    tokenizer = tokenizer or None
-    ends = next((entry for entry in _end_entries(opened)), {})
-    if tokenizer is None and not ends:
-        return Policy(config), params
-    return Policy(config, tokenizer, end_token_ids(tokenizer, ends)), params
+    return policy, params
 
 
 def read_config(source, **options) -> ModelConfig:
@@ -109,7 +106,7 @@ def read_config(source, **options) -> ModelConfig:
 
     A directory without weights has the dtype its config.json names. Errors as in `load`.
     """
-    path = Path(source)
+    path = Path(source).expanduser()
     if path.is_dir() and not any((path / name).is_file() for name in (SINGLE_FILE, INDEX_FILE)):
         raw = _read_json(path / "config.json")
         return _model_config(Checkpoint(path, raw, {}, None, None, {}), options)
@@ -135,6 +132,7 @@ def save_hf(
         that its family cannot express.
     """
     config = policy.config
+    directory = Path(directory).expanduser()
     with staged(directory, overwrite=overwrite) as staging:
         ends = list(policy.end_ids) or None
         ids = {"bos_token_id": getattr(policy.tokenizer, "bos_token_id", None)}
@@ -149,20 +147,24 @@ def save_hf(
             save_file(head, str(staging / VALUE_HEAD_FILE))
         if policy.tokenizer is not None:
             policy.tokenizer.save_pretrained(str(staging))
-    return Path(directory)
+    return directory
 
 
 def _model_config(opened: Checkpoint, options: dict) -> ModelConfig:
-    is_file = opened.where.suffix == ".gguf"
-    fields = config_fields(opened.raw, opened.where if is_file else opened.where / "config.json")
+    file = opened.where if opened.where.suffix == ".gguf" else opened.where / "config.json"
+    fields = config_fields(opened.raw, file)
     if opened.tensors:
         dtype = stored_dtype(opened.tensors)
     else:
         dtype = opened.raw.get("dtype") or opened.raw.get("torch_dtype")
     fields.update(
-        param_dtype=dtype if dtype in DTYPES else "float32",
+        param_dtype=dtype if dtype in list(DTYPES) else "float32",  # a list: any type may be asked
         value_head=opened.value_head is not None,
     )
+    try:
+        ModelConfig(**fields)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
     return ModelConfig(**{**fields, **options})
 
 
@@ -170,7 +172,10 @@ def _open(path: Path) -> Checkpoint:
     if path.suffix == ".gguf":
         from sepo_jax.policy.formats.gguf import open_gguf
 
-        opened = open_gguf(path)
+        try:
+            opened = open_gguf(path)
+        except ImportError as error:  # without the gguf package
+            raise ValueError(f"{path}: {error}") from error
         return Checkpoint(path, opened.config, opened.tensors, None, opened.tokenizer, {})
     raw = _read_json(path / "config.json")
     generation = _read_json(path / "generation_config.json", required=False)
@@ -185,6 +190,16 @@ def _open(path: Path) -> Checkpoint:
     )
 
 
+def _policy(opened: Checkpoint, config: ModelConfig, tokenizer) -> Policy:
+    ends = next((entry for entry in _end_entries(opened)), {})
+    if tokenizer is None and not ends:
+        return Policy(config)
+    try:
+        return Policy(config, tokenizer, end_token_ids(tokenizer, ends))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{opened.where}: {error}") from error
+
+
 def _end_entries(opened: Checkpoint):
     """Contents that may name end ids, those that do, best first."""
     text = opened.raw.get("text_config")
@@ -195,15 +210,16 @@ def _end_entries(opened: Checkpoint):
 
 def _locate(source) -> Path:
     """The directory or `.gguf` file that `source` means, fetched when it is a hub model."""
-    path = Path(source)
+    path = Path(source).expanduser()
     if path.is_dir() or (path.suffix == ".gguf" and path.is_file()):
         return path
     if path.exists():
         raise ValueError(f"{path} is a file: a Hugging Face directory or a .gguf file is expected")
     if str(source) in MODELS:
         return _fetch(MODELS[str(source)].hub_id)
-    if path.suffix != ".gguf" and _HUB_ID.fullmatch(str(source)):
-        return _fetch(str(source))
+    hub_id = str(source).removesuffix("/")
+    if path.suffix != ".gguf" and _HUB_ID.fullmatch(hub_id):
+        return _fetch(hub_id)
     guess = nearest(str(source), MODELS)
     hint = f" Did you mean the model {guess!r}?" if guess else ""
     raise FileNotFoundError(f"no directory or .gguf file {str(source)!r} with a model in it.{hint}")

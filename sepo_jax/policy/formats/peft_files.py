@@ -19,7 +19,7 @@ from sepo_jax.policy.config import LoraConfig, ModelConfig
 from sepo_jax.policy.formats.families_tensors import tensor_places, text_names
 from sepo_jax.policy.formats.hugging_face import save_hf
 from sepo_jax.policy.formats.staging import staged
-from sepo_jax.policy.formats.weights import parameter_shapes
+from sepo_jax.policy.formats.weights import all_finite, parameter_shapes
 from sepo_jax.policy.lora import LEAVES, PROJECTIONS, adapted_paths, attach, merge
 from sepo_jax.policy.policy import Policy
 
@@ -27,6 +27,7 @@ CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 FORMS = ("merged", "adapter")
 _WRAPPER = "base_model.model."  # peft's own modules around the model
+_DTYPES = ("float32", "float16", "bfloat16")
 _MATRICES = {"lora_A.weight": "lora_a", "lora_B.weight": "lora_b"}
 # Options of adapter_config.json that say nothing about the function computed.
 _WITHOUT_EFFECT = (
@@ -94,11 +95,12 @@ def save_peft(
         "fan_in_fan_out": False,
         "init_lora_weights": True,
     }
+    directory = Path(directory).expanduser()
     with staged(directory, overwrite=overwrite) as staging:
         save_file(tensors, str(staging / WEIGHTS_FILE), {"format": "pt"})
         text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
         (staging / CONFIG_FILE).write_text(text, encoding="utf-8")
-    return Path(directory)
+    return directory
 
 
 def load_peft(directory, config: ModelConfig) -> tuple[LoraConfig, dict]:
@@ -113,7 +115,7 @@ def load_peft(directory, config: ModelConfig) -> tuple[LoraConfig, dict]:
       ValueError: an option that is not supported, named; a damaged file; tensors that are missing,
         unused or of the wrong shape, all named together.
     """
-    directory = Path(directory)
+    directory = Path(directory).expanduser()
     settings = _read_settings(directory)
     file = directory / WEIGHTS_FILE
     if not file.is_file():
@@ -138,12 +140,15 @@ def load_peft(directory, config: ModelConfig) -> tuple[LoraConfig, dict]:
             f"{file} adapts no projection of this model's layers; it holds "
             f"{', '.join(sorted(stored)[:5]) or 'nothing'}"
         )
-    lora = LoraConfig(
-        rank=settings["r"],
-        alpha=float(settings["lora_alpha"]),
-        targets=targets,
-        rank_stabilised=bool(settings.get("use_rslora", False)),
-    )
+    try:
+        lora = LoraConfig(
+            rank=settings["r"],
+            alpha=float(settings["lora_alpha"]),
+            targets=targets,
+            rank_stabilised=bool(settings.get("use_rslora", False)),
+        )
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{directory / CONFIG_FILE}: {error}") from error
     return lora, _stack(config, lora, modules, stored, found, file)
 
 
@@ -244,6 +249,11 @@ def _stack(config: ModelConfig, lora: LoraConfig, modules, stored, found, file: 
                 f"tensor {name} has shape {matrix.shape}, rank and config ask for {shape[::-1]}"
             )
             continue
+        if matrix.dtype.name not in _DTYPES:
+            problems.append(f"tensor {name} is stored as {matrix.dtype}, not as {_DTYPES}")
+            continue
+        if not all_finite(matrix):
+            problems.append(f"tensor {name} holds infinite numbers or NaN")
         leaves = adapter
         for part in path:
             leaves = leaves.setdefault(part, {})

@@ -25,6 +25,12 @@ INDEX_FILE = "model.safetensors.index.json"
 VALUE_HEAD_FILE = "value_head.safetensors"
 SHARD_BYTES = 5_000_000_000
 MAX_SHOWN = 50  # problems listed in one error
+_CHECKED = 2**18  # numbers looked at together: they stay in the cache
+_EXPONENT = {
+    "float32": np.uint32(0x7F800000),
+    "float16": np.uint16(0x7C00),
+    "bfloat16": np.uint16(0x7F80),
+}
 _STORED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # safetensors' own names
 
 
@@ -87,7 +93,8 @@ def read_parameters(
 
     Raises:
       ValueError: tensors missing, unused, given twice, of the wrong shape or of an unsupported
-        dtype, all named together with their files; a tied output projection that differs.
+        dtype, all named together with their files; a tied output projection that differs; a tensor
+        with a number that is infinite or none at all.
     """
     shapes = parameter_shapes(config)
     stored_names = check_tensors(config, source, shapes, where)
@@ -108,13 +115,30 @@ def read_parameters(
             dtype = DTYPES["bfloat16" if stored == {"bfloat16"} else "float32"]
         leaf = _scratch(shape.shape, dtype)
         for stored_name, place in held:
-            tensor = place.from_stored(source[stored_name].read())
+            tensor = source[stored_name].read()
+            if not all_finite(tensor):
+                raise ValueError(
+                    f"tensor {stored_name} in {source[stored_name].file} holds infinite numbers or "
+                    "NaN: fetch or write it again"
+                )
+            tensor = place.from_stored(tensor)
             copy_strips(leaf if place.row is None else leaf[place.row], tensor)
             del tensor
         array = jax.numpy.asarray(leaf).block_until_ready()
         del leaf
         _put(params, path, array)
     return params
+
+
+def all_finite(tensor: np.ndarray) -> bool:
+    """Whether no number of a float32, float16 or bfloat16 tensor is infinite or NaN.
+
+    Those have every bit of the exponent set; NumPy's own function is slow for bfloat16.
+    """
+    exponent = _EXPONENT[tensor.dtype.name]
+    bits = np.ascontiguousarray(tensor).reshape(-1).view(exponent.dtype)
+    parts = (bits[start : start + _CHECKED] for start in range(0, bits.size, _CHECKED))
+    return not any(((part & exponent) == exponent).any() for part in parts)
 
 
 def read_value_head(params: dict, file: Path) -> None:
@@ -128,7 +152,12 @@ def read_value_head(params: dict, file: Path) -> None:
         if name not in tensors or tensors[name].shape != leaf.shape:
             found = tensors[name].shape if name in tensors else "absent"
             raise ValueError(f"tensor {name} in {file}: expected shape {leaf.shape}, is {found}")
-        params["value_head"][name] = jax.numpy.asarray(tensors[name].read(), leaf.dtype)
+        if tensors[name].dtype not in _STORED.values():
+            raise ValueError(f"tensor {name} in {file} is stored as {tensors[name].dtype}")
+        tensor = tensors[name].read()
+        if not all_finite(tensor):
+            raise ValueError(f"tensor {name} in {file} holds infinite numbers or NaN")
+        params["value_head"][name] = jax.numpy.asarray(tensor, leaf.dtype)
 
 
 def check_tensors(config: ModelConfig, source: TensorSource, shapes, where) -> dict[str, str]:
@@ -196,18 +225,20 @@ def directory_source(directory: Path) -> dict[str, StoredTensor]:
       ValueError: a damaged file.
     """
     index = directory / INDEX_FILE
-    if not index.is_file():
-        if not (directory / SINGLE_FILE).is_file():
-            raise FileNotFoundError(
-                f"{directory} holds neither {SINGLE_FILE} nor {INDEX_FILE}; weights of other "
-                "formats are not read, convert them to safetensors"
-            )
+    if (directory / SINGLE_FILE).is_file():  # transformers too passes over an index beside it
         return safetensors_source([directory / SINGLE_FILE])
+    if not index.is_file():
+        raise FileNotFoundError(
+            f"{directory} holds neither {SINGLE_FILE} nor {INDEX_FILE}; weights of other "
+            "formats are not read, convert them to safetensors"
+        )
     try:
         shards = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{index} is not a safetensors index: {error!r}") from error
     for name, file in shards.items():
+        if not isinstance(file, str):
+            raise ValueError(f"{index} names no file for {name} but {file!r}")
         if not (directory / file).is_file():
             raise FileNotFoundError(
                 f"{directory / file} is absent; {INDEX_FILE} says it holds {name}"
@@ -216,11 +247,13 @@ def directory_source(directory: Path) -> dict[str, StoredTensor]:
 
 
 def safetensors_source(files: list[Path]) -> dict[str, StoredTensor]:
-    """Tensors of safetensors files; raises ValueError for a damaged one."""
+    """Tensors of safetensors files; raises ValueError for a damaged one, and for a name in two."""
     source = {}
     for file in files:
         with _open(file) as opened:
             for name in opened.keys():  # noqa: SIM118
+                if name in source:
+                    raise ValueError(f"tensor {name} lies in {source[name].file} and in {file}")
                 entry = opened.get_slice(name)
                 dtype = _STORED.get(entry.get_dtype(), entry.get_dtype())
                 shape = tuple(entry.get_shape())
@@ -347,6 +380,7 @@ __all__ = [
     "Place",
     "StoredTensor",
     "TensorSource",
+    "all_finite",
     "check_tensors",
     "directory_source",
     "parameter_shapes",
