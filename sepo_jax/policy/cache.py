@@ -27,6 +27,7 @@ SIDE_BY_SIDE = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
 }
+_TABLES = ("embed", "lm_head", "per_layer_embed")
 
 
 @chex.dataclass(frozen=True)
@@ -130,8 +131,8 @@ def fuse(config: ModelConfig, params) -> dict:
     """The parameters in decoding form: layers apart, q/k/v and gate/up kernels side by side.
 
     Optional (`append` fuses on the fly when it gets the training form); do it once outside a decode
-    loop, after each update. Adapters are merged into their kernels and kernels cast to the compute
-    dtype. Fusing twice changes nothing.
+    loop, after each update. Adapters are merged into their kernels, and kernels and embeddings cast
+    to the compute dtype. Fusing twice changes nothing.
     """
     if isinstance(params["layers"], tuple):
         return params
@@ -151,7 +152,16 @@ def fuse(config: ModelConfig, params) -> dict:
                 }
         return cast
 
-    return {**params, "layers": tuple(apart(layer) for layer in range(config.num_layers))}
+    ends = {name: _narrowed(params[name], dtype) for name in _TABLES if name in params}
+    return {**params, **ends, "layers": tuple(apart(layer) for layer in range(config.num_layers))}
+
+
+def _narrowed(part: dict, dtype) -> dict:
+    """Arrays wider than `dtype` in it; narrower ones stay, a few rows of them are looked up."""
+    return {
+        name: x.astype(dtype) if x.dtype.itemsize > jnp.dtype(dtype).itemsize else x
+        for name, x in part.items()
+    }
 
 
 def _as_computed(part: dict, dtype) -> dict:
@@ -208,11 +218,11 @@ def append(config: ModelConfig, params, cache: Cache, tokens, lengths, slots=Non
 
     last = jnp.maximum(lengths - 1, 0)[:, None, None]
     hidden = jnp.take_along_axis(hidden, last, axis=1)[:, 0]
-    overflow = at.positions[:, 0] + lengths > at.reach
+    overflow = (lengths > 0) & (at.positions[:, 0] + lengths > at.reach)
     hidden = jnp.where(overflow[:, None], jnp.nan, hidden)
     logits = decoder.logits(config, params, decoder.final_norm(config, params, hidden))
     grown = cache.lengths.at[at.slots[:, 0]].add(lengths, mode="drop")
-    full = jnp.zeros_like(grown).at[at.slots[:, 0]].set(overflow * cache.capacity, mode="drop")
+    full = jnp.zeros_like(grown).at[at.slots[:, 0]].max(overflow * cache.capacity, mode="drop")
     grown = jnp.minimum(jnp.maximum(grown, full), cache.capacity)
     keys, values, states = tuple(keys), tuple(values), tuple(states)
     return Cache(keys=keys, values=values, states=states, lengths=grown), logits

@@ -123,6 +123,40 @@ def test_overflow_is_loud_and_stays_in_its_slot(policy, params, whole, step):
         policy.init_cache(0, 4)
 
 
+def test_a_row_without_tokens_leaves_its_slot_whatever_the_reach(policy, params, whole, prefill):
+    """Idle slots may hold more than `reach`; a row of length 0 may name a slot that overflows."""
+    tokens, _ = whole
+    cache = policy.init_cache(3, LENGTH).replace(lengths=jnp.array([10, 2, 3]))
+    idle, logits = prefill_to(policy, params, cache, tokens[:, :2], np.array([0, 2, 2]), None, 5)
+    np.testing.assert_array_equal(idle.lengths, [10, 4, 5])
+    assert np.isfinite(logits).all()
+    for slots in ([1, 1, 2], [2, 1, 1]):
+        lengths = np.where(np.arange(3) == slots.index(1), 2, 0)
+        passed, logits = prefill_to(
+            policy, params, cache, tokens[:, :2], lengths, np.array(slots), 3
+        )
+        np.testing.assert_array_equal(passed.lengths, [10, LENGTH, 3])
+        np.testing.assert_array_equal(np.isnan(logits).all(axis=1), lengths > 0)
+
+
+def test_decoding_form_is_in_the_compute_dtype(policy, params):
+    """Or every token would cast the whole output projection once more."""
+    half = dataclasses.replace(policy.config, compute_dtype="bfloat16", tie_embeddings=False)
+    params = {**params, "lm_head": {"kernel": params["embed"]["embedding"].T}}
+    fused = dataclasses.replace(policy, config=half).fuse(params)
+    for leaf in (fused["embed"]["embedding"], fused["lm_head"]["kernel"]):
+        assert leaf.dtype == jnp.bfloat16
+    assert policy.fuse(params)["embed"]["embedding"] is params["embed"]["embedding"]
+
+
+prefill_to = jax.jit(
+    lambda policy, params, cache, tokens, lengths, slots, reach: policy.prefill(
+        params, cache, tokens, lengths, slots, reach
+    ),
+    static_argnums=(0, 6),
+)
+
+
 def _roll_out(policy, params, prompt, temperature, num_tokens):
     """Samples `num_tokens` after `prompt` [S, P]; tokens, log-probabilities and entropies."""
     slots, width = prompt.shape
