@@ -10,6 +10,7 @@ scale = alpha / rank, or alpha / sqrt(rank) when rank-stabilised. No dropout is 
 Sources: Hu et al. 2021, "LoRA", section 4.1; Kalajdzievski 2023 for the rank-stabilised scale.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from sepo_jax.names import unknown
-from sepo_jax.policy.config import ModelConfig
+from sepo_jax.policy.config import LoraConfig, ModelConfig
 
 PROJECTIONS = (
     "q_proj",
@@ -135,6 +136,33 @@ def merge(config: ModelConfig, params) -> dict:
     if not has_adapter(params):
         return params
     return _merge(params, _required(config).rank, scale_of(config), ())
+
+
+def concatenate(config: ModelConfig, adapters) -> tuple[LoraConfig, dict]:
+    """One adapter that does what several of `config.lora`, one merged after the other, do.
+
+    s A1 B1 + s A2 B2 = s [A1 A2] [B1; B2]: ranks add up, and alpha grows so that the scale stays.
+
+    Returns:
+      The settings of the joint adapter, and the adapter.
+
+    Raises:
+      ValueError: no adapter, or adapters of different targets.
+    """
+    adapters = list(adapters)
+    if not adapters:
+        raise ValueError("concatenate needs at least one adapter, got none")
+    if len({jax.tree.structure(adapter) for adapter in adapters}) > 1:
+        raise ValueError("adapters of different targets cannot be concatenated")
+    lora = _required(config)
+    rank = lora.rank * len(adapters)
+    alpha = lora.scale * (rank**0.5 if lora.rank_stabilised else rank)
+
+    def join(path, *leaves):
+        return jnp.concatenate(leaves, axis=-1 if path[-1].key == "lora_a" else -2)
+
+    joint = jax.tree_util.tree_map_with_path(join, *adapters)
+    return dataclasses.replace(lora, rank=rank, alpha=alpha), joint
 
 
 def _merge(params, rank: int, scale: float, path) -> dict:

@@ -22,8 +22,8 @@ from ..algorithms import ALGORITHMS, Algorithm, get_algorithm
 from ..evaluation import write_report
 from ..names import check_option
 from ..objective import make_objective
-from ..policy import Policy, save_hf
-from ..policy.lora import merge
+from ..policy import MODELS, Policy, save_hf, save_peft
+from ..policy.lora import concatenate, detach, merge
 from .batches import BatchMaker, read_value
 from .checkpoints import Checkpoints, newest_on_all
 from .distributed import (
@@ -114,17 +114,32 @@ def train(
     judge = Judge(settings, policy, domain, directory)
     judge.baselines(parallel.on_first(params))
     runner = StageRunner(settings, policy, directory, parallel, judge, progress and is_first())
+    adapters = []
     for number, (stage, numbers, goal) in enumerate(stages):
         key = jax.random.fold_in(jax.random.key(settings.seed), number)
         params = begin_stage(policy.config, params, key)
         params = runner.run(stage, numbers, goal, params)
         judge.final(stage.name, parallel.on_first(params), numbers.steps)
+        adapters.append(detach(params)[1])
     if is_first():
-        whole = merge(policy.config, params)
-        save_hf(directory.path / "policy", policy, whole, overwrite=True)
+        _write_policy(directory.path, settings, policy, params, adapters)
         write_report(directory.path)
     barrier("end of the run")
     return Run(policy, params, directory.read_json("summary.json"), directory.path)
+
+
+def _write_policy(path: Path, settings: Settings, policy: Policy, params, adapters: list) -> None:
+    """The policy as a Hugging Face directory, and where it adapts a published model, also as one
+    PEFT adapter of that model: the adapters of all stages side by side."""
+    config = policy.config
+    save_hf(path / "policy", policy, merge(config, params), overwrite=True)
+    source = settings.policy.source
+    if config.lora is None or source == "fresh" or not adapters:
+        return
+    lora, joint = concatenate(config, adapters)
+    whole = dataclasses.replace(policy, config=dataclasses.replace(config, lora=lora))
+    base = MODELS[source].hub_id if source in MODELS else source
+    save_peft(path / "adapter", whole, joint, base, overwrite=True)
 
 
 def _prepare(settings: Settings, objective: Any, domain: Any) -> tuple:

@@ -16,6 +16,7 @@ from sepo_jax.policy.linear import Linear
 from sepo_jax.policy.lora import (
     PROJECTIONS,
     attach,
+    concatenate,
     detach,
     has_adapter,
     init_adapter,
@@ -66,6 +67,25 @@ def linear_case(rank=2, alpha=3.0, compute="float32"):
 
 
 # Identities
+
+
+@pytest.mark.parametrize("stabilised", [False, True])
+def test_adapters_one_after_the_other_are_one_of_their_ranks_together(stabilised, make_params):
+    config = with_lora(MIXED, rank_stabilised=stabilised)
+    params = make_params(config)
+    fresh = init_adapter(config, params, jax.random.key(0))
+    adapters = [noisy(fresh, seed) for seed in range(3)]
+    expected = params
+    for adapter in adapters:
+        expected = merge(config, attach(expected, adapter))
+    lora, joint = concatenate(config, adapters)
+    assert (lora.rank, lora.targets) == (6, config.lora.targets)
+    found = merge(dataclasses.replace(config, lora=lora), attach(params, joint))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, expected)
+    with pytest.raises(ValueError, match="at least one adapter"):
+        concatenate(config, [])
+    with pytest.raises(ValueError, match="different targets"):
+        concatenate(config, [fresh, {}])
 
 
 def test_fresh_adapter_changes_nothing(make_params, draw_tokens, plain_row, score):
