@@ -41,6 +41,11 @@ class Linear(nn.Module):
         inputs = inputs.reshape(-1, inputs.shape[-1])
         result = times(inputs, kernel)
         if self.has_variable("params", "lora_a"):
+            if config.lora is None:
+                raise ValueError(
+                    "the parameters carry an adapter, but config.lora is None: it gives the "
+                    "adapter's scale; load with lora=LoraConfig(...), or detach the adapter"
+                )
             low = times(inputs, self.get_variable("params", "lora_a"))
             adapted = times(low, self.get_variable("params", "lora_b"))
             result = result + jnp.asarray(config.lora.scale, computed) * adapted

@@ -356,3 +356,12 @@ def test_two_adapters_and_wrong_times():
         merge(with_lora(rank=5, targets=("q_proj",)), attached)
     with pytest.raises(ValueError, match="lora=LoraConfig"):
         merge(ModelConfig(**SIZES), attached)
+
+
+def test_an_adapter_without_its_settings_is_refused(make_params, draw_tokens, plain_row, score):
+    config = with_lora()
+    params = make_params(config)
+    params = attach(params, init_adapter(config, params, jax.random.key(0)))
+    plain = Policy(dataclasses.replace(config, lora=None))
+    with pytest.raises(ValueError, match=r"config\.lora is None"):
+        score(plain, params, *plain_row(draw_tokens((1, 4)) % 29))
