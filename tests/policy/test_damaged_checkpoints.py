@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from sepo_jax.policy import load, save_hf, train_tokenizer
 from sepo_jax.policy.config import LoraConfig
+from sepo_jax.policy.formats.families import config_fields
 from sepo_jax.policy.formats.peft_files import load_peft, save_peft
 from sepo_jax.policy.formats.weights import INDEX_FILE, SINGLE_FILE, VALUE_HEAD_FILE, all_finite
 from sepo_jax.policy.lora import init_adapter
@@ -214,3 +215,23 @@ def test_adapters_that_are_no_numbers_are_refused(tmp_path, policy, params, monk
         edit_json(directory / "adapter_config.json", **{"r": 2, "lora_alpha": 32, **odd})
         with pytest.raises(ValueError, match=r"adapter_config\.json: "):
             load_peft(directory, policy.config)
+
+
+def test_a_part_of_the_head_turns_in_proportional_layers_alone():
+    """transformers reads a factor of Gemma 4's unscaled layers past; neither reading is guessed."""
+    rope = {"rope_type": "default", "rope_theta": 500.0}
+    raw = {
+        "architectures": ["Gemma4ForCausalLM"],
+        "hidden_size": 24,
+        "num_hidden_layers": 2,
+        "intermediate_size": 8,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {"sliding_attention": rope, "full_attention": dict(rope)},
+    }
+    full = raw["rope_parameters"]["full_attention"]
+    assert config_fields(raw, "x")["rotary_fraction"] == 1.0
+    full["partial_rotary_factor"] = 0.5
+    with pytest.raises(ValueError, match=r"partial_rotary_factor=0\.5 with rope_type 'default'"):
+        config_fields(raw, "x")
+    full["rope_type"] = "proportional"
+    assert config_fields(raw, "x")["rotary_fraction"] == 0.5

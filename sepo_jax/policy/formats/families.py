@@ -295,6 +295,12 @@ def _rope_fields(row: Family, parsed) -> dict:
     kind, fraction = rope.get("rope_type", "default"), rope.get("partial_rotary_factor", 1.0)
     if fraction != 1.0 and not row.partial_rotary:
         raise ValueError(f"partial_rotary_factor={fraction} is not supported, only 1.0")
+    if fraction != 1.0 and row.nested_rope and kind != "proportional":
+        # transformers takes no part of the head here, or one of another size
+        raise ValueError(
+            f"partial_rotary_factor={fraction} with rope_type {kind!r} is not supported in "
+            "full_attention layers, only with 'proportional'"
+        )
     scaling = None if kind == "default" else RopeScaling.from_mapping(rope)
     fields.update(
         rope_theta=_rope_theta(rope), rope_scaling=scaling, rotary_fraction=float(fraction)
