@@ -1,0 +1,71 @@
+"""What a config says of a policy reaches the policy, from whatever source."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from sepo_jax.policy.models import MODELS
+from sepo_jax.training.command_line import load_config, load_module
+from sepo_jax.training.settings import PolicySettings, read_settings
+from sepo_jax.training.setup import load_options, make_domain, make_policy, model_config
+
+KUHN = str(Path(__file__).parents[2] / "configs/sepo/kuhn.py")
+
+
+def test_every_choice_of_a_config_reaches_the_model():
+    chosen = PolicySettings(
+        compute_dtype="bfloat16", param_dtype="bfloat16", cache_dtype="bfloat16", remat="dots",
+        logits_budget=1000, value_head=True, lora_rank=4, lora_alpha=6.0, lora_targets=("up_proj",),
+    )  # fmt: skip
+    for source in ("fresh", "qwen3-4b"):
+        config = model_config(dataclasses.replace(chosen, source=source))
+        for name in ("compute_dtype", "param_dtype", "cache_dtype", "remat", "logits_budget"):
+            assert getattr(config, name) == getattr(chosen, name), name
+        assert config.value_head
+        assert (config.lora.rank, config.lora.scale) == (4, 1.5)
+        assert config.lora.targets == ("up_proj",)
+    # What is not chosen is the checkpoint's.
+    named = model_config(PolicySettings(source="qwen3-4b"))
+    assert named.param_dtype == MODELS["qwen3-4b"].config.param_dtype == "bfloat16"
+    assert named.num_layers == 36 and named.lora is None
+    assert not {"param_dtype", "value_head", "lora"} & load_options(PolicySettings()).keys()
+
+
+def refusal(**policy):
+    settings = read_settings({"policy": policy})
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        make_policy(settings, make_domain(settings.domain))
+    return str(caught.value)
+
+
+def test_what_cannot_be_loaded_is_named_with_what_to_do(tmp_path):
+    absent = refusal(source=str(tmp_path / "absent"))
+    assert "absent" in absent and "python experiments/get_smollm2.py" in absent
+    assert "qwen3-4b" in absent
+    assert "config.json is absent" in refusal(source=str(tmp_path))
+    assert "policy.hidden_size describe a fresh policy" in refusal(
+        source=str(tmp_path), hidden_size=32
+    )
+    assert "Did you mean 'layer'" in refusal(remat="layers")
+    assert "Did you mean 'q_proj'" in refusal(lora_rank=2, lora_targets=("q_prj",))
+    assert "matches no layer" in refusal(lora_rank=2, lora_targets=("in_proj_qkv",))
+
+
+def test_policies_of_the_kuhn_config_have_runs_and_tables_of_their_own():
+    module = load_module(KUHN)
+    names, titles = set(), set()
+    for argument in ("", "policy=smollm2", "policy=Qwen/Qwen3-4B", "policy=models/my.gguf"):
+        config = load_config(f"{KUHN}:{argument}")
+        read_settings(config)
+        names.add(config.name)
+        table = module.result(argument)
+        titles.add(table["title"])
+        assert f"{config.evaluation.match_episodes} hands" in table["notes"]
+        assert (config.policy.lora_rank == 16) == bool(argument)
+    assert names == {
+        "sepo_kuhn", "sepo_kuhn_smollm2", "sepo_kuhn_Qwen3-4B", "sepo_kuhn_my.gguf"
+    }  # fmt: skip
+    assert len(titles) == 4
+    small = load_config(f"{KUHN}:policy=smollm2,runlocal")
+    assert small.sft.steps == 4 and small.policy.source == "models/smollm2-135m"
