@@ -13,7 +13,8 @@ from absl import app, flags, logging
 from ..names import nearest, unknown
 from .distributed import connect
 
-USER_ERRORS = (ValueError, FileNotFoundError, FileExistsError, TimeoutError, ConnectionError)
+# What the user or the machine can mend: one line says it, --debug shows where.
+USER_ERRORS = (ValueError, OSError, ImportError)
 
 
 def check_overrides(arguments: Sequence[str]) -> None:
