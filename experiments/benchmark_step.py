@@ -4,10 +4,9 @@
     python experiments/benchmark_step.py            # this package alone
     python experiments/benchmark_step.py --peer=trl --peer_python=trl_environment/bin/python --write
 
-A step is: sample (prompts x group) completions of a fixed number of tokens at temperature 1; score
-them under a reference policy; one AdamW update of the GRPO loss with a KL term. Every side is a
-process of its own, kept running; sides take turns on the same cores. The first step of each, which
-compiles, is left out; medians of the others count. --write feeds README's table.
+A step samples a group of completions for each prompt, scores them under a reference policy and
+takes one AdamW step on the GRPO loss with a KL term. Every side is a process of its own; they take
+turns on the same cores. Medians of all steps but the first. --write feeds README's table.
 """
 
 import contextlib
