@@ -37,11 +37,17 @@ class Policy:
         if not ids and getattr(self.tokenizer, "eos_token_id", None) is not None:
             ids = (self.tokenizer.eos_token_id,)
         object.__setattr__(self, "end_ids", tuple(int(token) for token in ids))
-        if self.tokenizer is not None and len(self.tokenizer) > self.config.vocab_size:
-            raise ValueError(
-                f"the tokenizer has {len(self.tokenizer)} ids and the model vocab_size="
-                f"{self.config.vocab_size}: raise vocab_size to at least the former"
-            )
+        tables = ["vocab_size"]
+        if self.config.per_layer_embedding_size:
+            # An id beyond this table alone has no row in it, and its states would be NaN.
+            tables.append("per_layer_vocab_size")
+        for name in tables:
+            rows = getattr(self.config, name)
+            if self.tokenizer is not None and len(self.tokenizer) > rows:
+                raise ValueError(
+                    f"the tokenizer has {len(self.tokenizer)} ids and the model {name}={rows}: "
+                    f"raise {name} to at least the former"
+                )
 
     @property
     def pad_id(self) -> int:

@@ -170,3 +170,16 @@ def test_shapes_are_checked(policy, params):
         policy.log_probs(params, tokens, wrong, tokens, None, wrong, wrong)
     with pytest.raises(AssertionError, match=r"\(2, 4\)"):
         policy.log_probs(params, tokens, tokens, tokens, None, wrong, tokens)
+
+
+def test_every_id_of_the_tokenizer_has_a_row_in_every_table(config, tokenizer):
+    """Gemma 4's per-layer table may be shorter than the vocabulary, but not than the tokenizer."""
+    count = len(tokenizer)
+    sizes = {"vocab_size": count + 1, "per_layer_embedding_size": 2}
+    Policy(dataclasses.replace(config, **sizes, per_layer_vocab_size=count), tokenizer)
+    short = dataclasses.replace(config, **sizes, per_layer_vocab_size=9)
+    with pytest.raises(ValueError, match=f"{count} ids and the model per_layer_vocab_size=9: "):
+        Policy(short, tokenizer)
+    Policy(short)
+    with pytest.raises(ValueError, match=f"{count} ids and the model vocab_size=9: "):
+        Policy(dataclasses.replace(config, vocab_size=9), tokenizer)
