@@ -29,6 +29,7 @@ from pathlib import Path
 from ml_collections import config_dict
 
 from sepo_jax.names import check_option
+from sepo_jax.policy import MODELS
 from sepo_jax.training import Settings, to_dict
 from sepo_jax.training.command_line import parse_argument
 
@@ -52,6 +53,9 @@ def parse(argument: str | None) -> dict:
         runlocal=False,
     )
     check_option("exploiters", options["exploiters"], EXPLOITERS)
+    policy = options["policy"]
+    if "/" not in policy and not Path(policy).exists():
+        check_option("policy", policy, [*SOURCES, *MODELS])
     return options
 
 

@@ -6,6 +6,7 @@ from sepo_jax.policy.config import LoraConfig, ModelConfig
 from sepo_jax.policy.constrained import ActionTrie, action_log_probs
 from sepo_jax.policy.formats.hugging_face import load, save_hf
 from sepo_jax.policy.formats.peft_files import load_peft, save_peft
+from sepo_jax.policy.generate import Reply, generate, text_log_probs
 from sepo_jax.policy.lora import attach, detach, init_adapter, merge
 from sepo_jax.policy.models import MODELS
 from sepo_jax.policy.policy import Policy
@@ -27,6 +28,7 @@ __all__ = [
     "LoraConfig",
     "ModelConfig",
     "Policy",
+    "Reply",
     "RopeScaling",
     "Sampled",
     "Sampling",
@@ -39,6 +41,7 @@ __all__ = [
     "end_token_ids",
     "extend",
     "fork_slots",
+    "generate",
     "init_adapter",
     "load",
     "load_peft",
@@ -49,6 +52,7 @@ __all__ = [
     "sample_tokens",
     "save_hf",
     "save_peft",
+    "text_log_probs",
     "token_key",
     "token_scores",
     "token_uniform",

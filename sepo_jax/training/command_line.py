@@ -158,6 +158,10 @@ def run_main(main: Callable[[], None]) -> None:
             if flags.FLAGS.is_parsed() and "debug" in flags.FLAGS and flags.FLAGS.debug:
                 raise
             sys.exit(_one_line(error))
+        except KeyboardInterrupt:
+            # Training writes checkpoints; other programs start again.
+            print("interrupted; a training run goes on with --resume", file=sys.stderr)
+            sys.exit(130)
 
     app.run(guarded)
 

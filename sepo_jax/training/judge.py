@@ -1,12 +1,14 @@
 """Evaluation inside a run: exact after every few steps, match play at the end of a stage."""
 
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import chex
 import numpy as np
+from tqdm import tqdm
 
 from ..evaluation import exact_nash_conv, nash_conv_of_table, play_matches
 from ..games import solve_sequence_form
@@ -25,8 +27,15 @@ class Judge:
       game: the domain's compiled game, or None; without one only match play is measured.
     """
 
-    def __init__(self, settings: Settings, policy: Policy, domain: Any, directory: RunDirectory):
-        self.settings, self.policy = settings, policy
+    def __init__(
+        self,
+        settings: Settings,
+        policy: Policy,
+        domain: Any,
+        directory: RunDirectory,
+        progress: bool = False,
+    ):
+        self.settings, self.policy, self.progress = settings, policy, progress
         self.domain, self.directory = domain, directory
         self.game = game_of(domain)
 
@@ -56,6 +65,8 @@ class Judge:
         """Exact figures and match play after `step` updates of a stage, unless they are there."""
         if self._read_summary().get(f"{stage}/step") == step:
             return
+        if self.progress:
+            tqdm.write(f"{stage}: exact values and matches", file=sys.stderr)
         if self.game is not None:
             self._exact_summary(stage, params)
         figures = play_matches(
@@ -72,6 +83,7 @@ class Judge:
             sampling=Sampling(self.settings.rollout.temperature),
             slots=self.settings.rollout.slots,
             max_action_tokens=self.settings.rollout.max_action_tokens,
+            progress=self.progress,
         )
         figures["step"] = step
         self._summary({f"{stage}/{name}": value for name, value in figures.items()})

@@ -9,6 +9,7 @@ equal on all, and process 0 alone writes.
 import dataclasses
 import importlib
 import logging
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -105,15 +106,18 @@ def train(
     path = Path(run_directory or Path("runs") / f"{settings.name}_seed{settings.seed}")
     if is_first() and not resume:
         RunDirectory.refuse_existing(path)
+    progress = progress and is_first()
+    if progress:
+        tqdm.write(f"{path}: loading {settings.policy.source}", file=sys.stderr)
     domain, policy, params, parallel, stages = together(
         lambda: _prepare(settings, objective, domain)
     )
     params = parallel.rest(from_first(params))
     # Nothing is written before everything the config names was found and fits together.
     directory = together(lambda: _open_directory(path, settings, resume, allow_change))
-    judge = Judge(settings, policy, domain, directory)
+    judge = Judge(settings, policy, domain, directory, progress)
     judge.baselines(parallel.on_first(params))
-    runner = StageRunner(settings, policy, directory, parallel, judge, progress and is_first())
+    runner = StageRunner(settings, policy, directory, parallel, judge, progress)
     adapters = []
     for number, (stage, numbers, goal) in enumerate(stages):
         key = jax.random.fold_in(jax.random.key(settings.seed), number)

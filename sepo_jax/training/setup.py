@@ -13,7 +13,6 @@ from ..names import check_option
 from ..policy import ModelConfig, Policy, load, train_tokenizer
 from ..policy.config import LoraConfig
 from ..policy.formats.hugging_face import read_config
-from ..policy.lora import adapted_paths
 from ..policy.models import MODELS
 from .settings import DomainSettings, PolicySettings, Settings
 
@@ -70,8 +69,6 @@ def make_policy(settings: Settings, domain: Any) -> tuple[Policy, chex.ArrayTree
             policy, params = load(wanted.source, **load_options(wanted))
         except FileNotFoundError as error:
             raise FileNotFoundError(f"policy.source={wanted.source!r}: {error} {_HINT}") from error
-    if policy.config.lora is not None:
-        adapted_paths(policy.config, params)
     return policy, params
 
 

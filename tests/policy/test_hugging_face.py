@@ -220,3 +220,8 @@ def test_config_alone(saved, policy):
     assert read_config(saved).param_dtype == "float32"
     (saved / SINGLE_FILE).unlink()
     assert read_config(saved).param_dtype == "bfloat16"
+
+
+def test_unknown_adapter_targets_are_refused_before_weights_are_read(saved):
+    with pytest.raises(ValueError, match="Did you mean 'q_proj'"):
+        load(saved, lora=LoraConfig(targets=("q_prj",)))

@@ -23,11 +23,13 @@ from sepo_jax.policy.formats.weights import (
     VALUE_HEAD_FILE,
     TensorSource,
     directory_source,
+    parameter_shapes,
     read_parameters,
     read_value_head,
     stored_dtype,
     write_tensors,
 )
+from sepo_jax.policy.lora import adapted_paths
 from sepo_jax.policy.models import MODELS
 from sepo_jax.policy.policy import Policy
 from sepo_jax.policy.tokenizer import end_token_ids, load_tokenizer
@@ -86,6 +88,7 @@ def load(source, *, tokenizer=None, key=None, **options) -> tuple[Policy, dict]:
         for name in options:
             check_option("ModelConfig field", name, allowed)
         policy = Policy(dataclasses.replace(source, **options), tokenizer or None)
+        _check_targets(policy.config)
         return policy, policy.init(jax.random.key(0) if key is None else key)
     for name in options:
         check_option("load option", name, LOAD_OPTIONS)
@@ -95,10 +98,17 @@ def load(source, *, tokenizer=None, key=None, **options) -> tuple[Policy, dict]:
     if tokenizer is None:
         tokenizer = opened.tokenizer()
     policy = _policy(opened, config, tokenizer or None)
+    _check_targets(config)
     params = read_parameters(config, opened.tensors, opened.where, keep_dtypes=keep)
     if config.value_head and opened.value_head is not None:
         read_value_head(params, opened.value_head)
     return policy, params
+
+
+def _check_targets(config: ModelConfig) -> None:
+    """Refuses adapters on projections that no layer has."""
+    if config.lora is not None:
+        adapted_paths(config, parameter_shapes(config))
 
 
 def read_config(source, **options) -> ModelConfig:
