@@ -101,7 +101,7 @@ class Commands(NamedTuple):
       code: int32 [], RUNNING, FINISHED or FAILED; other than RUNNING ends the loop.
       halt: bool [S], slots whose action is cut off.
       clear: bool [S], slots that are emptied.
-      chunks: one `Chunks` for every width; they append to the slots' caches.
+      chunks: one `Chunks` for every width; they append to the slots' caches, the widest first.
       fork_count: int32 []; forks: int32 [S, 3], (source, target, length): the target becomes the
         first `length` tokens of the source, -1 for all. One after the other.
       start: bool [S], slots that begin an action.

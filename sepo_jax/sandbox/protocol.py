@@ -8,6 +8,7 @@ is ever unpickled by the process that trains.
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,13 +195,17 @@ class Failure:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a call: exactly one of `turn`, `state` (of a snapshot) and `failure`."""
+    """The result of a call: exactly one of `turn`, `state` (of a snapshot) and `failure`.
+
+    `arrived` is the time of its making on the monotonic clock, in seconds.
+    """
 
     number: int
     episode: int
     turn: Turn | None = None
     state: bytes | None = None
     failure: Failure | None = None
+    arrived: float = field(default_factory=time.monotonic, compare=False)
 
 
 class Pool(Protocol):
