@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from sepo_jax.names import unknown
 from sepo_jax.policy.config import LoraConfig, ModelConfig
+from sepo_jax.policy.trees import part_at, put_at
 
 PROJECTIONS = (
     "q_proj",
@@ -61,11 +62,11 @@ def init_adapter(config: ModelConfig, params, key) -> dict:
     paths = adapted_paths(config, params)
     adapter: dict = {}
     for path, own in zip(paths, jax.random.split(key, len(paths)), strict=True):
-        *stack, inputs, outputs = _at(params, path)["kernel"].shape
+        *stack, inputs, outputs = part_at(params, path)["kernel"].shape
         bound = 1 / math.sqrt(inputs)
         down = jax.random.uniform(own, (*stack, inputs, rank), jnp.float32, -bound, bound)
         up = jnp.zeros((*stack, rank, outputs), jnp.float32)
-        _place(adapter, path, dict(zip(LEAVES, (down, up), strict=True)))
+        put_at(adapter, path, dict(zip(LEAVES, (down, up), strict=True)))
     return adapter
 
 
@@ -252,18 +253,6 @@ def _kernel_paths(tree, path):
             yield (*path, name)
         else:
             yield from _kernel_paths(part, (*path, name))
-
-
-def _at(tree, path):
-    for name in path:
-        tree = tree[name]
-    return tree
-
-
-def _place(tree: dict, path, part) -> None:
-    for name in path[:-1]:
-        tree = tree.setdefault(name, {})
-    tree[path[-1]] = part
 
 
 def _name(path) -> str:

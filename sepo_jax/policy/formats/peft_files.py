@@ -22,6 +22,7 @@ from sepo_jax.policy.formats.staging import staged
 from sepo_jax.policy.formats.weights import all_finite, parameter_shapes
 from sepo_jax.policy.lora import LEAVES, PROJECTIONS, adapted_paths, attach, merge
 from sepo_jax.policy.policy import Policy
+from sepo_jax.policy.trees import leaves_by_path, part_at, put_at
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -199,11 +200,8 @@ def _peft_tensors(config: ModelConfig, adapter, decoder_path: str):
     shapes = parameter_shapes(config)
     paths = adapted_paths(config, shapes)
     attach(shapes, adapter)  # says where the adapter does not fit
-    given = {
-        tuple(key.key for key in path[:-1])
-        for path, _ in jax.tree_util.tree_flatten_with_path(adapter)[0]
-    }
-    ranks = {_at(adapter, path)["lora_a"].shape[-1] for path in given}
+    given = {path[:-1] for path in leaves_by_path(adapter)}
+    ranks = {part_at(adapter, path)["lora_a"].shape[-1] for path in given}
     if given != set(paths) or ranks != {config.lora.rank}:
         odd = sorted(".".join(path) for path in given ^ set(paths))
         raise ValueError(
@@ -216,7 +214,7 @@ def _peft_tensors(config: ModelConfig, adapter, decoder_path: str):
             continue
         modules.append(module)
         for suffix, leaf in _MATRICES.items():
-            matrix = np.asarray(_at(adapter, path)[leaf][row])
+            matrix = np.asarray(part_at(adapter, path)[leaf][row])
             name = f"{_WRAPPER}{decoder_path}.{module}.{suffix}"
             tensors[name] = np.ascontiguousarray(matrix.T)
     return tensors, modules
@@ -234,13 +232,13 @@ def _stack(config: ModelConfig, lora: LoraConfig, modules, stored, found, file: 
     problems = [
         f"missing {leaf} of {module}" for module, leaf in expected.keys() - set(found.values())
     ]
-    adapter: dict = {}
+    leaves: dict[tuple[str, ...], np.ndarray] = {}
     for name, place in found.items():
         if place not in expected:
             problems.append(f"unused tensor {name}")
             continue
         path, row = expected[place]
-        stack, *ends = _at(shapes, path)["kernel"].shape
+        stack, *ends = part_at(shapes, path)["kernel"].shape
         down = place[1] == "lora_a"
         shape = (ends[0], lora.rank) if down else (lora.rank, ends[1])
         matrix = stored[name]
@@ -254,16 +252,16 @@ def _stack(config: ModelConfig, lora: LoraConfig, modules, stored, found, file: 
             continue
         if not all_finite(matrix):
             problems.append(f"tensor {name} holds infinite numbers or NaN")
-        leaves = adapter
-        for part in path:
-            leaves = leaves.setdefault(part, {})
-        leaf = leaves.setdefault(place[1], np.zeros((stack, *shape), np.float32))
+        leaf = leaves.setdefault((*path, place[1]), np.zeros((stack, *shape), np.float32))
         leaf[row] = matrix.T
     if problems:
         shown = "\n  ".join(sorted(problems)[:20])
         more = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
         raise ValueError(f"{file} does not fit the model:\n  {shown}{more}")
-    return jax.tree.map(jax.numpy.asarray, adapter)
+    adapter: dict = {}
+    for path, leaf in leaves.items():
+        put_at(adapter, path, jax.numpy.asarray(leaf))
+    return adapter
 
 
 def _places_of(config: ModelConfig, names) -> dict[str, tuple[str, str]]:
@@ -319,9 +317,3 @@ def _read_settings(directory: Path) -> dict:
             "with the peft library and load the result"
         )
     return settings
-
-
-def _at(tree, path):
-    for name in path:
-        tree = tree[name]
-    return tree

@@ -6,7 +6,7 @@ parameters a config asks for, and one reader fills the parameter tree leaf by le
 
 import json
 import mmap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 from sepo_jax.policy import decoder
 from sepo_jax.policy.config import DTYPES, ModelConfig
 from sepo_jax.policy.formats.families_tensors import Place, copy_strips, tensor_places, text_names
+from sepo_jax.policy.trees import leaves_by_path, part_at, put_at
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -103,10 +104,7 @@ def read_parameters(
     for name, place in tensor_places(config).items():
         parts.setdefault(place.path, []).append((stored_names[name], place))
     params: dict = {}
-    leaves = {
-        tuple(key.key for key in path): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
-    }
+    leaves = leaves_by_path(shapes)
     for path, shape in sorted(leaves.items(), key=lambda item: -item[1].size):
         held = parts.get(path, ())
         dtype = shape.dtype
@@ -126,7 +124,7 @@ def read_parameters(
             del tensor
         array = jax.numpy.asarray(leaf).block_until_ready()
         del leaf
-        _put(params, path, array)
+        put_at(params, path, array)
     return params
 
 
@@ -177,7 +175,7 @@ def check_tensors(config: ModelConfig, source: TensorSource, shapes, where) -> d
             problems.append(f"tensor {name} in {stored.file.name} is there as {found[plain]} too")
         else:
             found[plain] = name
-            expected = places[plain].stored_shape(_leaf(shapes, places[plain].path).shape)
+            expected = places[plain].stored_shape(part_at(shapes, places[plain].path).shape)
             problems.extend(_tensor_problems(name, stored, expected))
     files = ", ".join(sorted({source[name].file.name for name in source})) or "no file"
     absent = [f"missing tensor {name} (looked in {files})" for name in places if name not in found]
@@ -273,7 +271,7 @@ def write_tensors(
     places = tensor_places(config)
     shards, total, size = [[]], 0, 0
     for name, place in places.items():
-        leaf = _leaf(params, place.path)
+        leaf = part_at(params, place.path)
         count = leaf.size if place.row is None else leaf.size // leaf.shape[0]
         added = count * leaf.dtype.itemsize
         if shards[-1] and size + added > shard_bytes:
@@ -289,7 +287,7 @@ def write_tensors(
         (directory / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     for file, held in zip(files, shards, strict=True):
         tensors = {
-            name: places[name].to_stored(np.asarray(_leaf(params, places[name].path)))
+            name: places[name].to_stored(np.asarray(part_at(params, places[name].path)))
             for name in held
         }
         save_file(tensors, str(directory / file), {"format": "pt"})  # transformers asks for it
@@ -353,23 +351,11 @@ def _cut_tensor(file: Path) -> str:
     return f"; tensor {ends[cut[0]]} is cut off" if cut else ""
 
 
-def _leaf(tree: Mapping, path: tuple[str, ...]):
-    for name in path:
-        tree = tree[name]
-    return tree
-
-
 def _scratch(shape: tuple[int, ...], dtype) -> np.ndarray:
     """Zeros that go back to the system when dropped; malloc keeps smaller blocks for itself."""
     count = int(np.prod(shape))
     memory = mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize))
     return np.frombuffer(memory, dtype, count).reshape(shape)
-
-
-def _put(tree: dict, path: tuple[str, ...], leaf) -> None:
-    for name in path[:-1]:
-        tree = tree.setdefault(name, {})
-    tree[path[-1]] = leaf
 
 
 __all__ = [
