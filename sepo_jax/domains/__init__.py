@@ -13,6 +13,7 @@ from sepo_jax.domains.base import (
     View,
 )
 from sepo_jax.domains.kuhn import Kuhn
+from sepo_jax.domains.played import Played
 
 __all__ = [
     "Decision",
@@ -23,6 +24,7 @@ __all__ = [
     "Kuhn",
     "Message",
     "Opponent",
+    "Played",
     "Round",
     "TablePolicy",
     "View",

@@ -310,6 +310,24 @@ class Episode:
             else:
                 self._apply(action)
 
+    def record(self) -> dict[str, Any]:
+        """What the finished episode leaves, in JSON values; `Played.from_record` reads it.
+
+        Raises:
+          ValueError: the episode is not over, or an error ended it.
+        """
+        if self._failure is not None or not self.done:
+            how = f"failed with {self._failure}" if self._failure else "is not over"
+            raise ValueError(f"the episode (seed {self.seed}) {how}, so it leaves no record")
+        decisions = [vars(d) | {"messages": [dict(m) for m in d.messages]} for d in self.decisions]
+        rounds = [{name: float(x) for name, x in vars(r).items()} for r in self.rounds]
+        return {
+            "seed": self.seed,
+            "opponent_name": self.opponent_name,
+            "decisions": decisions,
+            "rounds": rounds,
+        }
+
     @contextlib.contextmanager
     def _fails_on_error(self) -> Iterator[None]:
         """Marks the episode as failed when the body raises: its state is then of half a move."""
