@@ -1,0 +1,1 @@
+"""Environments in sandboxes, and the host queue that a rollout talks to (no jax)."""
