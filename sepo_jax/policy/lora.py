@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from sepo_jax.names import unknown
 from sepo_jax.policy.config import LoraConfig, ModelConfig
-from sepo_jax.policy.trees import part_at, put_at
+from sepo_jax.policy.trees import join, part_at, put_at
 
 PROJECTIONS = (
     "q_proj",
@@ -99,7 +99,8 @@ def attach(params, adapter) -> dict:
       ValueError: the parameters have an adapter there already, or a part of the adapter finds no
         kernel that it fits.
     """
-    return _attach(params, adapter, ())
+    _check_attachable(params, adapter, ())
+    return join(params, adapter)
 
 
 def detach(params) -> tuple[dict, dict]:
@@ -159,10 +160,10 @@ def concatenate(config: ModelConfig, adapters) -> tuple[LoraConfig, dict]:
     rank = lora.rank * len(adapters)
     alpha = lora.scale * (rank**0.5 if lora.rank_stabilised else rank)
 
-    def join(path, *leaves):
+    def along_rank(path, *leaves):
         return jnp.concatenate(leaves, axis=-1 if path[-1].key == "lora_a" else -2)
 
-    joint = jax.tree_util.tree_map_with_path(join, *adapters)
+    joint = jax.tree_util.tree_map_with_path(along_rank, *adapters)
     return dataclasses.replace(lora, rank=rank, alpha=alpha), joint
 
 
@@ -194,25 +195,23 @@ def _merged(kernel, down, up, scale):
     return one(parts) if kernel.ndim == 2 else jax.lax.map(one, parts)
 
 
-def _attach(params, adapter, path) -> dict:
+def _check_attachable(params, adapter, path) -> None:
     if any(name in adapter for name in LEAVES):
         _check_fit(params, adapter, path)
-    joined = dict(params)
     for name, part in adapter.items():
         if not isinstance(part, Mapping):
-            joined[name] = part
-        elif isinstance(params.get(name), Mapping):
-            joined[name] = _attach(params[name], part, (*path, name))
-        elif isinstance(params.get(name), tuple):
+            continue
+        below, there = params.get(name), (*path, name)
+        if isinstance(below, tuple):
             raise ValueError(
-                f"{_name((*path, name))} is in decoding form: attach the adapter before `fuse`"
+                f"{_name(there)} is in decoding form: attach the adapter before `fuse`"
             )
-        else:
+        if not isinstance(below, Mapping):
             raise ValueError(
-                f"the adapter has {_name((*path, name))}, which the parameters lack; they have "
+                f"the adapter has {_name(there)}, which the parameters lack; they have "
                 f"{', '.join(sorted(map(str, params)))} there"
             )
-    return joined
+        _check_attachable(below, part, there)
 
 
 def _check_fit(params, adapter, path) -> None:

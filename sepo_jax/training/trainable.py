@@ -4,33 +4,17 @@ The trained leaves are a tree of their own; the optimizer and the checkpoints kn
 `join(frozen, trained)` is what the policy's functions take. In full fine-tuning nothing is frozen.
 """
 
-from collections.abc import Mapping
-
 import chex
 import jax
 import jax.numpy as jnp
 
 from ..policy import ModelConfig
 from ..policy.lora import attach, detach, init_adapter, merge
+from ..policy.trees import join
+
+__all__ = ["begin_stage", "join", "reference_part", "split"]
 
 _VALUE_HEAD = "value_head"
-
-
-def join(frozen: Mapping, trained: Mapping) -> dict:
-    """One nested dict with the leaves of both; arrays are shared, neither dict is changed.
-
-    Raises:
-      ValueError: both have a leaf at the same place.
-    """
-    joined = dict(frozen)
-    for name, part in trained.items():
-        if name not in joined:
-            joined[name] = part
-        elif isinstance(part, Mapping) and isinstance(joined[name], Mapping):
-            joined[name] = join(joined[name], part)
-        else:
-            raise ValueError(f"{name!r} is both frozen and trained; give every leaf once")
-    return joined
 
 
 def split(config: ModelConfig, params: chex.ArrayTree) -> tuple[dict, chex.ArrayTree]:
