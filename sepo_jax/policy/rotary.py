@@ -14,7 +14,7 @@ def frequencies(config: ModelConfig, kind: str) -> jax.Array:
     """
     head = config.head_size(kind)
     theta, scaling, size = config.rope_theta, config.rope_scaling, head
-    if kind.startswith("sliding") and config.local_rope_theta is not None:
+    if _turns_locally(config, kind):
         theta, scaling = config.local_rope_theta, None
         turned = head // 2
     elif scaling is not None and scaling.kind == "proportional":
@@ -39,8 +39,7 @@ def rotary_tables(
     frequency = frequencies(config, kind)
     shape = (1,) * positions.ndim + frequency.shape
     angles = positions[..., None].astype(jnp.float32) * frequency.reshape(shape)
-    local = kind.startswith("sliding") and config.local_rope_theta is not None
-    scaling = None if local else config.rope_scaling
+    scaling = None if _turns_locally(config, kind) else config.rope_scaling
     size = 1.0 if scaling is None else scaling.magnitude
     return size * jnp.cos(angles), size * jnp.sin(angles)
 
@@ -59,3 +58,8 @@ def rotate(heads: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
     if turned < heads.shape[-1]:
         parts.append(heads[..., turned:])
     return jnp.concatenate(parts, axis=-1)
+
+
+def _turns_locally(config: ModelConfig, kind: str) -> bool:
+    """Whether layers of `kind` have a theta of their own, which no scaling touches."""
+    return kind.startswith("sliding") and config.local_rope_theta is not None
