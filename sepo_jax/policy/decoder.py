@@ -258,11 +258,10 @@ def hidden_states(config: ModelConfig, params, tokens, positions, segment, ances
             kind: _rows(params["layers"][kind], done[kind], repeats, count)
             for kind, count in counts.items()
         }
-        end = layer + repeats * len(pattern)
         inputs = None if extra is None else _rows(extra, layer, repeats, len(pattern))
         hidden, shared = _run(config, pattern, repeats, hidden, shared, (weights, inputs), around)
         done.update({kind: repeats * count for kind, count in counts.items()})
-        layer = end
+        layer += repeats * len(pattern)
     return hidden
 
 
