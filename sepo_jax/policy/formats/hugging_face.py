@@ -15,7 +15,7 @@ from sepo_jax.names import check_option, nearest
 from sepo_jax.policy.config import DTYPES, ModelConfig
 from sepo_jax.policy.formats.families import LOAD_OPTIONS, config_fields
 from sepo_jax.policy.formats.families_export import hf_config
-from sepo_jax.policy.formats.staging import staged
+from sepo_jax.policy.formats.staging import staged, write_json
 from sepo_jax.policy.formats.weights import (
     INDEX_FILE,
     SHARD_BYTES,
@@ -149,8 +149,8 @@ def save_hf(
         ids.update(eos_token_id=ends, pad_token_id=policy.pad_id)
         dtype = str(params["embed"]["embedding"].dtype)
         content = {**hf_config(config), "dtype": dtype, "torch_dtype": dtype, **ids}
-        _write_json(staging / "config.json", content)
-        _write_json(staging / "generation_config.json", {"do_sample": True, **ids})
+        write_json(staging / "config.json", content)
+        write_json(staging / "generation_config.json", {"do_sample": True, **ids})
         write_tensors(staging, config, params, shard_bytes)
         if config.value_head:
             head = {name: np.asarray(array) for name, array in params["value_head"].items()}
@@ -275,7 +275,3 @@ def _read_json(path: Path, required: bool = True) -> dict:
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold an object, not {type(content).__name__}")
     return content
-
-
-def _write_json(path: Path, content: dict) -> None:
-    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

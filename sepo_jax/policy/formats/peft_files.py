@@ -18,7 +18,7 @@ from sepo_jax.names import check_option
 from sepo_jax.policy.config import LoraConfig, ModelConfig
 from sepo_jax.policy.formats.families_tensors import tensor_places, text_names
 from sepo_jax.policy.formats.hugging_face import save_hf
-from sepo_jax.policy.formats.staging import staged
+from sepo_jax.policy.formats.staging import staged, write_json
 from sepo_jax.policy.formats.weights import all_finite, parameter_shapes
 from sepo_jax.policy.lora import LEAVES, PROJECTIONS, adapted_paths, attach, merge
 from sepo_jax.policy.policy import Policy
@@ -99,8 +99,7 @@ def save_peft(
     directory = Path(directory).expanduser()
     with staged(directory, overwrite=overwrite) as staging:
         save_file(tensors, str(staging / WEIGHTS_FILE), {"format": "pt"})
-        text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
-        (staging / CONFIG_FILE).write_text(text, encoding="utf-8")
+        write_json(staging / CONFIG_FILE, settings)
     return directory
 
 

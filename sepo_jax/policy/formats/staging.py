@@ -1,5 +1,6 @@
-"""Directories that appear whole or not at all."""
+"""Directories that appear whole or not at all, and the JSON files in them."""
 
+import json
 import os
 import shutil
 import tempfile
@@ -48,3 +49,8 @@ def staged(directory, *, overwrite: bool = False) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
+
+
+def write_json(path: Path, content: dict) -> None:
+    """Writes a JSON file as model directories have them: indented by 2, keys sorted."""
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
