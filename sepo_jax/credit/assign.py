@@ -136,7 +136,6 @@ def prepare(
     rows: int | None = None,
     parts: int | None = None,
     at_least: dict[str, int] | None = None,
-    one_path_per_row: bool = False,
     values: np.ndarray | None = None,
     reference_logp: np.ndarray | None = None,
     group_size: int | None = None,
@@ -151,14 +150,7 @@ def prepare(
     credit = assign_credit(
         algorithm, forest, values=values, reference_logp=reference_logp, group_size=group_size
     )
-    batch = pack(
-        forest,
-        row_length=row_length,
-        rows=rows,
-        parts=parts,
-        at_least=at_least,
-        one_path_per_row=one_path_per_row,
-    )
+    batch = pack(forest, row_length=row_length, rows=rows, parts=parts, at_least=at_least)
     known = {"value": values, "reference_logp": reference_logp}
     given = {name: array for name, array in known.items() if array is not None}
     return fill(batch, **given, **credit.arrays()), credit.metrics
