@@ -1,7 +1,9 @@
 """Messages to token ids through the tokenizer's own chat template, turn by turn.
 
 A model is trained on the ids it sampled. So a later turn is never rendered from scratch: `extend`
-returns only the ids that follow, after checking that the template keeps what came before.
+and `follow` return only the ids that come after, having checked that the template keeps what came
+before. `extend` reads the ids so far and refuses a reply that its template would write otherwise;
+`follow` stands for any sampled ids, whatever text they make.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 Message = Mapping[str, str]
+# Stands for a reply while a template is read: words, a full stop and a line break, at which
+# templates that shorten earlier turns cut.
+_PLACEHOLDER = "A reply. Its next sentence\nand the last line"
 
 
 class TemplateNotExtending(ValueError):
@@ -86,6 +91,51 @@ def extend(
             "contexts"
         )
     return _encode(tokenizer, text[len(held) :])
+
+
+def follow(
+    tokenizer,
+    messages: Sequence[Message],
+    further: Sequence[Message],
+    ended: bool,
+    end_ids: Iterable[int] | None = None,
+) -> list[int]:
+    """Ids that lead from a sampled reply to the next one, whatever ids the reply has.
+
+    They are what the template writes between two replies: the end token when the reply was cut
+    before it, `further`, the prompt for the next reply. The reply's own text plays no part, so one
+    of special tokens, of broken UTF-8 or of blanks that a template strips is followed like any.
+
+    Args:
+      messages: the conversation so far, ending with the reply as an assistant message.
+      further: what follows the reply; at least one message.
+      ended: whether the reply's last id is an end token.
+      end_ids: ids that end a reply; None for the tokenizer's end token.
+
+    Raises:
+      TemplateNotExtending: the template writes the conversation before the reply, or a reply,
+        differently once something follows. Start a separate context then.
+      ValueError: messages of another form, no reply at their end, or nothing after it.
+    """
+    _check_messages(messages)
+    _check_messages(further)
+    if messages[-1]["role"] != "assistant" or len(messages) < 2:
+        raise ValueError(
+            f"the conversation must end with a reply to something, not with a message of "
+            f"{messages[-1]['role']!r}"
+        )
+    before = render_text(tokenizer, messages[:-1]) + _PLACEHOLDER
+    stand_in = {"role": "assistant", "content": _PLACEHOLDER}
+    text = render_text(tokenizer, [*messages[:-1], stand_in, *further])
+    if not text.startswith(before):
+        raise TemplateNotExtending(
+            "the chat template writes a reply or what came before it differently once turn "
+            f"{len(messages)} ({further[0]['role']}) follows; train the turns as separate contexts"
+        )
+    ids = _encode(tokenizer, text[len(before) :])
+    if end_ids is None:
+        end_ids = [getattr(tokenizer, "eos_token_id", None)]
+    return ids[1:] if ended and ids and ids[0] in end_ids else ids
 
 
 def completion_mask(tokens, end_ids: Iterable[int], lengths=None) -> np.ndarray:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sepo_jax.policy import TemplateNotExtending, completion_mask, extend, render
+from sepo_jax.policy.chat import follow
 
 PROMPT = [{"role": "system", "content": "Kuhn."}, {"role": "user", "content": "Card J."}]
 REPLY = {"role": "assistant", "content": "PASS"}
@@ -50,6 +51,71 @@ def test_extension_reads_as_the_whole(tokenizer, reply, note, ended):
     held += [tokenizer.eos_token_id] * ended
     fresh = extend(tokenizer, held, before, after)
     assert tokenizer.decode([*held, *fresh]) == tokenizer.decode(render(tokenizer, after))
+
+
+def test_what_follows_a_reply_by_hand(tokenizer):
+    """The next messages and the role token of the next reply; the end token when it was cut."""
+    before = [*PROMPT, REPLY]
+    assert follow(tokenizer, before, LATER, ended=True) == render(tokenizer, LATER)
+    cut = follow(tokenizer, before, LATER, ended=False)
+    assert cut == [tokenizer.eos_token_id, *render(tokenizer, LATER)]
+    # Another end token ends the reply in this one's place, and this one is then what is dropped.
+    ended = follow(tokenizer, before, LATER, True, end_ids=(0, tokenizer.eos_token_id))
+    assert ended == render(tokenizer, LATER)
+    assert follow(tokenizer, before, LATER, True, end_ids=(0,)) == cut
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    reply=st.lists(st.integers(0, 319), max_size=6),
+    note=st.text(max_size=12).filter(lambda text: "<|" not in text),
+    ended=st.booleans(),
+)
+def test_any_sampled_ids_are_followed(tokenizer, reply, note, ended):
+    """Special tokens, halves of characters, leading blanks: what follows is the same. # B04"""
+    text = tokenizer.decode(reply, skip_special_tokens=True)
+    before = [*PROMPT, {"role": "assistant", "content": text}]
+    further = [{"role": "user", "content": note}]
+    fresh = follow(tokenizer, before, further, ended)
+    assert fresh == follow(tokenizer, [*PROMPT, REPLY], further, ended)
+    held = [*render(tokenizer, PROMPT), *reply, *[tokenizer.eos_token_id] * ended]
+    whole = tokenizer.decode(held) + tokenizer.decode(fresh)
+    assert whole.endswith(f"<|end|><|user|>{note}<|end|><|assistant|>")
+    # Exactly one end token between the reply and what follows.
+    between = [*held, *fresh][len(held) - ended :]
+    assert between[0] == tokenizer.eos_token_id != between[1]
+
+
+def test_a_template_that_strips_is_followed_and_one_that_rewrites_is_not(tokenizer):  # B04
+    stripping, forgetful, dropping = (copy.deepcopy(tokenizer) for _ in range(3))
+    stripping.chat_template = tokenizer.chat_template.replace(
+        "message['content']", "message['content'] | trim"
+    )
+    blanks = [*PROMPT, {"role": "assistant", "content": "  \n PASS "}]
+    assert follow(stripping, blanks, LATER, True) == render(stripping, LATER)
+    forgetful.chat_template = tokenizer.chat_template.replace(
+        "message['content']",
+        "(message['content'] if loop.last else message['content'].split('.')[-1])",
+    )
+    with pytest.raises(TemplateNotExtending, match=r"once turn 3 \(user\) follows"):
+        follow(forgetful, [*PROMPT, REPLY], LATER, True)
+    # One that drops a reply only when another reply has followed it.
+    dropping.chat_template = (
+        "{% for m in messages %}{% if m.role != 'assistant' or loop.index0 >= messages | length - 3"
+        " %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    talk = [*PROMPT, REPLY]
+    assert follow(dropping, talk, LATER, True) == render(dropping, LATER)
+    with pytest.raises(TemplateNotExtending, match="separate contexts"):
+        follow(dropping, [*talk, *LATER, REPLY], LATER, True)
+
+
+def test_a_reply_is_followed_by_something(tokenizer):
+    with pytest.raises(ValueError, match="must end with a reply"):
+        follow(tokenizer, PROMPT, LATER, True)
+    with pytest.raises(ValueError, match="messages are empty"):
+        follow(tokenizer, [*PROMPT, REPLY], [], True)
 
 
 def test_rewriting_template_is_refused(tokenizer):

@@ -15,6 +15,7 @@ import pytest
 from policy.make_smollm2_golden import CHATS, GOLDEN, NUM_TOKENS, PARAGRAPH
 
 from sepo_jax.policy import load, render
+from sepo_jax.policy.chat import follow
 
 ROOT = Path(__file__).parents[2]
 
@@ -98,6 +99,18 @@ def test_chats_become_the_same_prompts(model, golden):
     for chat, expected in zip(CHATS, golden["chats"], strict=True):
         assert list(render(model[0].tokenizer, chat)) == expected["prompt"]
     assert model[0].tokenizer(PARAGRAPH, add_special_tokens=False).input_ids == golden["paragraph"]
+
+
+def test_what_follows_a_reply_is_what_the_template_writes(model):
+    tokenizer = model[0].tokenizer
+    later = [{"role": "user", "content": "And of Spain?"}]
+    text = "<|im_end|>\n<|im_start|>user\nAnd of Spain?<|im_end|>\n<|im_start|>assistant\n"
+    expected = tokenizer(text, add_special_tokens=False).input_ids
+    end = tokenizer.eos_token_id
+    for reply in ("Paris.", "", "  blank", "\ufffd<|im_end|>"):
+        talk = [*CHATS[0], {"role": "assistant", "content": reply}]
+        assert follow(tokenizer, talk, later, ended=False) == expected
+        assert [end, *follow(tokenizer, talk, later, ended=True)] == expected
 
 
 def test_greedy_replies_equal_those_of_transformers(model, golden):
