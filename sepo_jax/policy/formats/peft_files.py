@@ -19,7 +19,7 @@ from sepo_jax.policy.config import LoraConfig, ModelConfig
 from sepo_jax.policy.formats.families_tensors import tensor_places, text_names
 from sepo_jax.policy.formats.hugging_face import save_hf
 from sepo_jax.policy.formats.staging import staged, write_json
-from sepo_jax.policy.formats.weights import all_finite, parameter_shapes
+from sepo_jax.policy.formats.weights import all_finite, listed, parameter_shapes
 from sepo_jax.policy.lora import LEAVES, PROJECTIONS, adapted_paths, attach, merge
 from sepo_jax.policy.policy import Policy
 from sepo_jax.policy.trees import leaves_by_path, part_at, put_at
@@ -254,9 +254,7 @@ def _stack(config: ModelConfig, lora: LoraConfig, modules, stored, found, file: 
         leaf = leaves.setdefault((*path, place[1]), np.zeros((stack, *shape), np.float32))
         leaf[row] = matrix.T
     if problems:
-        shown = "\n  ".join(sorted(problems)[:20])
-        more = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise ValueError(f"{file} does not fit the model:\n  {shown}{more}")
+        raise ValueError(f"{file} does not fit the model:{listed(sorted(problems))}")
     adapter: dict = {}
     for path, leaf in leaves.items():
         put_at(adapter, path, jax.numpy.asarray(leaf))

@@ -6,7 +6,7 @@ parameters a config asks for, and one reader fills the parameter tree leaf by le
 
 import json
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -181,11 +181,15 @@ def check_tensors(config: ModelConfig, source: TensorSource, shapes, where) -> d
     absent = [f"missing tensor {name} (looked in {files})" for name in places if name not in found]
     problems = absent + problems
     if problems:
-        shown = "\n  ".join(problems[:MAX_SHOWN])
-        more = len(problems) - MAX_SHOWN
-        rest = f"\n  and {more} more" if more > 0 else ""
-        raise ValueError(f"{where} does not fit its config:\n  {shown}{rest}")
+        raise ValueError(f"{where} does not fit its config:{listed(problems)}")
     return found
+
+
+def listed(problems: Sequence[str]) -> str:
+    """Lines to end an error with: the first `MAX_SHOWN` problems, and how many more there are."""
+    more = len(problems) - MAX_SHOWN
+    shown = [*problems[:MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+    return "".join(f"\n  {line}" for line in shown)
 
 
 def _tensor_problems(name: str, stored: StoredTensor, expected: tuple[int, ...]) -> Iterator[str]:
@@ -369,6 +373,7 @@ __all__ = [
     "all_finite",
     "check_tensors",
     "directory_source",
+    "listed",
     "parameter_shapes",
     "read_parameters",
     "read_value_head",
