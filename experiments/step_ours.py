@@ -16,7 +16,7 @@ from sepo_jax.forest import Forest, ForestBuilder
 from sepo_jax.objective import make_objective
 from sepo_jax.policy import Policy, load
 from sepo_jax.policy.config import LoraConfig
-from sepo_jax.rollout.driver import EngineOptions, Request, run_requests
+from sepo_jax.rollout.requests import EngineOptions, Request, run_requests
 from sepo_jax.training.batches import BatchMaker
 from sepo_jax.training.parallel import Parallel
 from sepo_jax.training.settings import Settings, read_settings

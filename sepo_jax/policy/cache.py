@@ -91,40 +91,21 @@ def reset_slots(cache: Cache, mask: jax.Array) -> Cache:
     return cache.replace(states=states, lengths=jnp.where(mask, 0, cache.lengths))
 
 
-def fork_slots(
-    cache: Cache,
-    source: jax.Array,
-    lengths: jax.Array | None = None,
-    slots: jax.Array | None = None,
-) -> Cache:
-    """Slot `slots[r]` becomes a copy of slot `source[r]`, cut to `lengths[r]` tokens where given.
+def fork_slot(cache: Cache, source: jax.Array, target: jax.Array, length: jax.Array) -> Cache:
+    """Slot `target` becomes the first `length` tokens of slot `source`; int32 [] each.
 
-    Copies are made from the cache as it was before the call, so permutations are fine. Lengths
-    above the source's are cut to it.
-
-    Args:
-      source: int32 [R]. lengths: int32 [R] or None for whole slots.
-      slots: int32 [R], distinct; entries of S and above are skipped. None means row r is slot r
-        (R = S), where `source` = arange(S) leaves everything as it is.
-
-    Raises:
-      ValueError: `lengths` with a recurrent policy, whose state cannot be taken back.
+    A length of -1, or above the source's, means all of it. A recurrent policy's slot must be forked
+    whole: its state is that after the last token and cannot be taken back.
     """
-    chex.assert_rank(source, 1)
-    if lengths is not None and cache.states:
-        raise ValueError(
-            "a recurrent policy's slot cannot be cut: its state is that after the last token; "
-            "fork where the copy is to begin, with lengths=None"
-        )
-    if slots is None:
-        chex.assert_equal_shape([source, cache.lengths])
-    copied = jax.tree.map(lambda array: jnp.take(array, source, axis=0, mode="clip"), cache)
-    if lengths is not None:
-        kept = jnp.minimum(lengths, copied.lengths).astype(jnp.int32)
-        copied = copied.replace(lengths=kept)
-    if slots is None:
-        return copied
-    return jax.tree.map(lambda old, new: old.at[slots].set(new, mode="drop"), cache, copied)
+    chex.assert_rank([source, target, length], 0)
+
+    def copy(array):
+        row = jax.lax.dynamic_index_in_dim(array, source, keepdims=True)
+        return jax.lax.dynamic_update_slice_in_dim(array, row, target, axis=0)
+
+    kept = cache.lengths[source]
+    kept = jnp.where(length < 0, kept, jnp.minimum(length, kept))
+    return jax.tree.map(copy, cache).replace(lengths=cache.lengths.at[target].set(kept))
 
 
 def fuse(config: ModelConfig, params) -> dict:
@@ -170,8 +151,10 @@ def _as_computed(part: dict, dtype) -> dict:
     return {name: x.astype(dtype) if name in wide else x for name, x in part.items()}
 
 
-def append(config: ModelConfig, params, cache: Cache, tokens, lengths, slots=None, reach=None):
-    """Appends `lengths[r]` tokens to slot `slots[r]` and scores what comes after the last of them.
+def append(
+    config: ModelConfig, params, cache: Cache, tokens, lengths, slots=None, reach=None
+) -> Cache:
+    """Appends `lengths[r]` tokens to slot `slots[r]`.
 
     Args:
       params: training form, or decoding form of `fuse`.
@@ -183,10 +166,28 @@ def append(config: ModelConfig, params, cache: Cache, tokens, lengths, slots=Non
         would pass it is treated like one that passes the capacity.
 
     Returns:
+      The new cache. A slot that would pass its capacity has its length set to the capacity, so that
+      the next `append_and_score` there gives NaN: reserve room before.
+    """
+    return _append(config, params, cache, tokens, lengths, slots, reach)[0]
+
+
+def append_and_score(
+    config: ModelConfig, params, cache: Cache, tokens, lengths, slots=None, reach=None
+) -> tuple[Cache, jax.Array]:
+    """Appends as `append`, and scores what comes after the last token of each row.
+
+    Returns:
       The new cache and float32 logits [R, V] after each row's last real token. Rows of length 0 get
       finite numbers without meaning. A slot that would pass its capacity gets NaN logits and its
       length is set to the capacity: reserve room before, or look for NaN.
     """
+    cache, hidden = _append(config, params, cache, tokens, lengths, slots, reach)
+    return cache, decoder.logits(config, params, decoder.final_norm(config, params, hidden))
+
+
+def _append(config, params, cache: Cache, tokens, lengths, slots, reach):
+    """The new cache, and states [R, H] after the last real token of each row, NaN if too long."""
     chex.assert_rank([tokens, lengths], [2, 1])
     rows, width = tokens.shape
     if slots is None and rows != cache.num_slots:
@@ -220,12 +221,11 @@ def append(config: ModelConfig, params, cache: Cache, tokens, lengths, slots=Non
     hidden = jnp.take_along_axis(hidden, last, axis=1)[:, 0]
     overflow = (lengths > 0) & (at.positions[:, 0] + lengths > at.reach)
     hidden = jnp.where(overflow[:, None], jnp.nan, hidden)
-    logits = decoder.logits(config, params, decoder.final_norm(config, params, hidden))
     grown = cache.lengths.at[at.slots[:, 0]].add(lengths, mode="drop")
     full = jnp.zeros_like(grown).at[at.slots[:, 0]].max(overflow * cache.capacity, mode="drop")
     grown = jnp.minimum(jnp.maximum(grown, full), cache.capacity)
     keys, values, states = tuple(keys), tuple(values), tuple(states)
-    return Cache(keys=keys, values=values, states=states, lengths=grown), logits
+    return Cache(keys=keys, values=values, states=states, lengths=grown), hidden
 
 
 class _Places(NamedTuple):

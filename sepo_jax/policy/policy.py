@@ -117,11 +117,15 @@ class Policy:
         return caching.fuse(self.config, params)
 
     def prefill(self, params, cache: Cache, tokens, lengths, slots=None, reach=None):
-        """Appends `lengths[s]` of `tokens` [S, W] to each slot; see `cache.append`.
+        """Appends `lengths[s]` of `tokens` [S, W] to each slot; see `cache.append_and_score`.
 
         Returns:
           (cache, float32 logits [S, V] after the last real token of each row).
         """
+        return caching.append_and_score(self.config, params, cache, tokens, lengths, slots, reach)
+
+    def append(self, params, cache: Cache, tokens, lengths, slots=None, reach=None) -> Cache:
+        """Appends as `prefill` and computes no logits; see `cache.append`."""
         return caching.append(self.config, params, cache, tokens, lengths, slots, reach)
 
     def decode_step(self, params, cache: Cache, tokens, active, reach=None):
@@ -134,7 +138,9 @@ class Policy:
         """
         chex.assert_equal_shape([tokens, active, cache.lengths])
         steps = active.astype(jnp.int32)
-        return caching.append(self.config, params, cache, tokens[:, None], steps, reach=reach)
+        return caching.append_and_score(
+            self.config, params, cache, tokens[:, None], steps, reach=reach
+        )
 
 
 @partial(jax.jit, static_argnums=0)

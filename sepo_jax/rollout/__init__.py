@@ -3,9 +3,18 @@
 forest = play(policy, params, episodes, sampling=Sampling(temperature=1.0), seed=0)
 """
 
-from .driver import Completion, EngineOptions, Request, run_requests
-from .engine import SlotState, admit, decode, init_slots, share
 from .independent import decision_segments, play
+from .requests import (
+    Completion,
+    EngineOptions,
+    Request,
+    SlotState,
+    admit,
+    decode,
+    init_slots,
+    run_requests,
+    share,
+)
 
 __all__ = [
     "Completion",

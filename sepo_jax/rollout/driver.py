@@ -1,138 +1,136 @@
-"""The host loop over the engine: requests in, completions out, slots refilled as they finish."""
+"""Two loops over the slots of one or more devices, both fed by one host queue.
 
-from collections import deque
-from collections.abc import Callable, Iterable
+`host_loop`: a thread for each device exchanges with the queue and calls a compiled piece for each
+kind of command there is. `in_jit`: the whole loop is one program a device, which reaches the queue
+through a callback. Same pure functions, same keys, same tokens.
+"""
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.experimental import io_callback
 
-from ..forest import bucket
+from ..names import check_option
 from ..policy import Policy, Sampling
-from .engine import admit, decode, init_slots, share
+from ..sandbox.exchange import (
+    FAILED,
+    RUNNING,
+    Commands,
+    ExchangeShape,
+    Report,
+    no_commands,
+    no_report,
+)
+from . import engine
 
-
-@dataclass(frozen=True)
-class Request:
-    """A prompt to complete.
-
-    Attributes:
-      prompt: token ids.
-      group, member, turn: who asks; with the seed and step they fix the sampling keys.
-      owner: handed back with the completion.
-    """
-
-    prompt: tuple[int, ...]
-    group: int
-    member: int
-    turn: int = 0
-    owner: int = 0
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A sampled action.
-
-    Attributes:
-      tokens: int32 [n], with the end token when there is one.
-      logp, entropy: float32 [n], of the distribution each token was sampled from.
-      truncated: whether the token limit, not an end token, ended it.
-    """
-
-    tokens: np.ndarray
-    logp: np.ndarray
-    entropy: np.ndarray
-    truncated: bool
-
-
+DRIVERS = ("host_loop", "in_jit")
 WHOLE_SOFTMAX = Sampling()
-SHORTEST_WIDTH = 16  # prompts below it share one compiled admission
-LEAST_REACH = 256  # shorter caches are read whole
+_LOOK = 0.2  # seconds between two looks of the main thread, which signals interrupt
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Sizes of the engine and how it samples.
+    """Sizes of the engine, how it samples and what drives it.
 
     Attributes:
-      slots: contexts decoded at once.
+      slots: contexts of each policy decoded at once on a device.
+      capacity: tokens that a slot has room for, beside the last one of its context.
       max_action_tokens: token limit of an action.
-      exchange_interval: tokens decoded between two visits of the host.
+      exchange_interval: most tokens a slot samples between two visits of the host.
       sampling: temperature and truncation.
+      prefill_widths, prefill_rows: sizes of prefill calls, see `ExchangeShape`.
+      driver: "host_loop" or "in_jit".
+      devices: that decode, each with slots of its own.
+
+    Raises:
+      ValueError: sizes below 1 or that do not fit each other, an unknown driver.
     """
 
     slots: int = 64
+    capacity: int = 512
     max_action_tokens: int = 8
     exchange_interval: int = 4
     sampling: Sampling = WHOLE_SOFTMAX
+    prefill_widths: tuple[int, ...] = (16, 32, 64, 128)
+    prefill_rows: int = 1
+    driver: str = "host_loop"
+    devices: int = 1
 
     def __post_init__(self):
-        for name in ("slots", "max_action_tokens", "exchange_interval"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        object.__setattr__(self, "prefill_widths", tuple(self.prefill_widths))
+        names = ("slots", "capacity", "max_action_tokens", "exchange_interval", "prefill_rows")
+        for name in (*names, "devices"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number from 1 on, got {value!r}")
+        check_option("driver", self.driver, DRIVERS)
+        if self.max_action_tokens > self.capacity:
+            raise ValueError(
+                f"max_action_tokens={self.max_action_tokens} do not fit in capacity="
+                f"{self.capacity}; raise the capacity, which holds prompt and action together"
+            )
+        self.exchange_shape()
+
+    def exchange_shape(self) -> ExchangeShape:
+        """Sizes of an exchange with the host."""
+        return ExchangeShape(
+            slots=self.slots,
+            interval=self.exchange_interval,
+            widths=self.prefill_widths,
+            rows=self.prefill_rows,
+        )
 
 
-def run_requests(
-    policy: Policy,
-    params: chex.ArrayTree,
-    requests: Iterable[Request],
-    on_completion: Callable[[Request, Completion], Iterable[Request]],
-    options: EngineOptions,
-    *,
-    seed: int,
-    step: int = 0,
+def drive(
+    policies: Sequence[tuple[Policy, chex.ArrayTree]], queue: Any, options: EngineOptions
 ) -> None:
-    """Completes requests, and those that `on_completion` answers with, until none is left.
+    """Runs the slots of all policies until the queue says that nothing is left.
+
+    Signals reach the main thread meanwhile: an interrupt stops the queue, waits for the loops to
+    end and goes on up.
 
     Args:
-      policy, params: the policy.
-      requests: the first requests.
-      on_completion: called with a request and its completion; returns further requests.
-      options: sizes and sampling.
-      seed, step: fold into every sampling key.
+      policies: (policy, params); each has `options.slots` slots on every device.
+      queue: a `sandbox.queue.HostQueue`, or whatever has its `exchange`, `stop` and `raise_error`.
+        It hands out fresh arrays at every exchange and takes calls from one thread a device.
+      options: sizes, sampling and the kind of loop.
 
     Raises:
-      ValueError: a prompt with no token, with an id outside the vocabulary, or one the policy has
-        no positions for.
+      ValueError: more devices than there are, a capacity beyond a policy's positions.
+      BaseException: what stopped the queue.
     """
-    params = _fuse(policy, params)
-    pending = deque(requests)
-    occupied: dict[int, Request] = {}
-    held: dict[int, int] = {}  # tokens in each occupied slot, at most
-    capacity, state = 0, None
-    while pending or occupied:
-        free = [slot for slot in range(options.slots) if slot not in occupied]
-        if pending and free:
-            wave = {slot: pending.popleft() for slot in free[: len(pending)]}
-            needed = _needed(policy, wave.values(), options)
-            if needed > capacity:
-                # A slot in use keeps its size until it is free; put the wave back and drain.
-                if occupied:
-                    pending.extendleft(reversed(wave.values()))
-                    wave = {}
-                else:
-                    capacity = needed
-                    state = init_slots(policy, options.slots, capacity, options.max_action_tokens)
-            if wave:
-                state = _admit_wave(policy, params, state, wave, options, capacity, seed, step)
-                occupied.update(wave)
-                held.update({slot: len(request.prompt) for slot, request in wave.items()})
-        state = decode(
-            policy,
-            params,
-            state,
-            options.sampling,
-            tuple(policy.end_ids),
-            options.exchange_interval,
-            _reach(held.values(), options, capacity),
+    devices = jax.local_devices()[: options.devices]
+    if len(devices) < options.devices:
+        raise ValueError(
+            f"devices={options.devices}, but this process has {len(devices)}; lower it, or on CPU "
+            "set XLA_FLAGS=--xla_force_host_platform_device_count before jax starts"
         )
-        held = {slot: length + options.exchange_interval for slot, length in held.items()}
-        finished = _finished(state, occupied, tuple(policy.end_ids))
-        for slot, completion in finished:
-            del held[slot]
-            pending.extend(on_completion(occupied.pop(slot), completion))
+    for policy, _ in policies:
+        if options.capacity > policy.config.max_positions:
+            raise ValueError(
+                f"capacity={options.capacity} exceeds the policy's "
+                f"{policy.config.max_positions} positions; lower it"
+            )
+    parts = tuple(policy for policy, _ in policies)
+    params = tuple(_fuse(policy, params) for policy, params in policies)
+    if options.driver == "in_jit":
+        loops = [partial(_run_in_jit, parts, params, queue, options, devices)]
+    else:
+        loops = [
+            partial(_run_host_loop, parts, params, queue, options, index, device)
+            for index, device in enumerate(devices)
+        ]
+    _run_beside(loops, queue)
+    queue.raise_error()
 
 
 @partial(jax.jit, static_argnames="policy")
@@ -140,79 +138,170 @@ def _fuse(policy: Policy, params: chex.ArrayTree) -> chex.ArrayTree:
     return policy.fuse(params)
 
 
-def _needed(policy: Policy, requests: Iterable[Request], options: EngineOptions) -> int:
-    longest = 0
-    for request in requests:
-        if not request.prompt:
-            raise ValueError(f"request of group {request.group} has an empty prompt")
-        vocabulary = policy.config.vocab_size
-        if min(request.prompt) < 0 or max(request.prompt) >= vocabulary:
-            wrong = next(token for token in request.prompt if not 0 <= token < vocabulary)
-            raise ValueError(
-                f"request of group {request.group} has token id {wrong} in its prompt; the "
-                f"policy's vocabulary has ids 0 to {vocabulary - 1}: was the prompt made by "
-                f"another tokenizer?"
+def _run_beside(functions: Sequence[Callable[[], None]], queue: Any) -> None:
+    """Runs blocking functions in threads of their own, so that signals reach the caller's."""
+
+    def guarded(function):
+        try:
+            function()
+        except BaseException as error:
+            queue.stop(error)
+
+    threads = [threading.Thread(target=guarded, args=(each,), daemon=True) for each in functions]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_LOOK)
+    except BaseException as error:
+        queue.stop(error)
+        for thread in threads:
+            if thread.is_alive():
+                thread.join()
+        raise
+
+
+# ---- host loop
+
+
+def _run_host_loop(policies, params, queue, options: EngineOptions, index: int, device) -> None:
+    engines = [
+        _Slots(policy, jax.device_put(part, device), options, device)
+        for policy, part in zip(policies, params, strict=True)
+    ]
+    reports = tuple(no_report(options.exchange_shape()) for _ in policies)
+    while True:
+        commands = queue.exchange(index, reports)
+        if any(each.code != RUNNING for each in commands):
+            return
+        # All are under way before the first is waited for.
+        sampled = [slots.advance(each) for slots, each in zip(engines, commands, strict=True)]
+        reports = tuple(jax.device_get(sampled))
+
+
+class _Slots:
+    """The slots of one policy on one device, and the compiled pieces that they need."""
+
+    def __init__(self, policy: Policy, params, options: EngineOptions, device):
+        self.policy, self.params, self.options = policy, params, options
+        self.reaches = engine.reaches(options.capacity)
+        self.nothing = no_report(options.exchange_shape())
+        with jax.default_device(device):
+            self.state = _init_slots(policy, options.slots, options.capacity)
+        self.decoding = np.zeros(options.slots, bool)
+
+    def advance(self, commands: Commands) -> Report:
+        """Carries out commands and decodes; a report that may still be on its way."""
+        if commands.halt.any() or commands.clear.any():
+            self.state = _halt_and_clear(self.state, commands.halt, commands.clear)
+        for chunks in reversed(commands.chunks):
+            if chunks.calls:
+                self.state = _prefill(self.policy, self.params, self.state, chunks)
+        if commands.fork_count:
+            self.state = _fork(self.state, commands.fork_count, commands.forks)
+        if commands.start.any():
+            self.state = _start(
+                self.state, commands.start, commands.pending, commands.keys, commands.limit
             )
-        longest = max(longest, len(request.prompt))
-    if longest + options.max_action_tokens > policy.config.max_positions:
-        raise ValueError(
-            f"a prompt of {longest} tokens and {options.max_action_tokens} action tokens exceed "
-            f"the policy's {policy.config.max_positions} positions; shorten one of them"
+        if not np.asarray(self.state.decoding).any():
+            return self.nothing
+        self.state, report = _decode(
+            self.policy,
+            self.params,
+            self.state,
+            self.options.sampling,
+            self.policy.end_ids,
+            self.options.exchange_interval,
+            self._reach(),
         )
-    needed = max(longest, SHORTEST_WIDTH) + options.max_action_tokens
-    return min(bucket(needed), policy.config.max_positions)
+        return report
+
+    def _reach(self) -> int:
+        if len(self.reaches) == 1:
+            return self.reaches[0]
+        lengths = np.asarray(self.state.cache.lengths)[np.asarray(self.state.decoding)]
+        longest = lengths.max() + self.options.exchange_interval
+        return next((reach for reach in self.reaches if reach >= longest), self.reaches[-1])
 
 
-def _admit_wave(policy, params, state, wave: dict[int, Request], options, capacity, seed, step):
-    """Starts a wave of requests by slot; each distinct prompt is computed in one slot."""
-    first: dict[tuple[int, ...], int] = {}
-    copies = []
-    for slot, request in wave.items():
-        source = first.setdefault(request.prompt, slot)
-        if source != slot:
-            copies.append((source, slot))
-    lengths = np.zeros(bucket(len(first)), np.int32)
-    lengths[: len(first)] = [len(prompt) for prompt in first]
-    width = min(bucket(max(int(lengths.max()), SHORTEST_WIDTH)), capacity)
-    prompts = np.zeros((len(lengths), width), np.int32)
-    slots = np.full(len(lengths), options.slots, np.int32)
-    for index, (prompt, slot) in enumerate(first.items()):
-        prompts[index, : len(prompt)] = prompt
-        slots[index] = slot
-    key_ids = np.zeros((options.slots, 5), np.int32)
-    for slot, request in wave.items():
-        first_token = request.turn * options.max_action_tokens
-        key_ids[slot] = (seed, step, request.group, request.member, first_token)
-    state = admit(policy, params, state, prompts, lengths, slots, key_ids)
-    if copies:
-        copies += [(0, options.slots)] * (bucket(len(copies)) - len(copies))
-        source, slots = np.array(copies, np.int32).T
-        state = share(state, source, slots, key_ids)
-    return state
+_init_slots = jax.jit(engine.init_slots, static_argnums=(0, 1, 2))
+_halt_and_clear = jax.jit(engine.halt_and_clear, donate_argnums=0)
+_prefill = jax.jit(engine.prefill, static_argnums=0, donate_argnums=2)
+_fork = jax.jit(engine.fork, donate_argnums=0)
+_start = jax.jit(engine.start, donate_argnums=0)
+_decode = jax.jit(engine.decode, static_argnums=(0, 3, 4, 5, 6), donate_argnums=2)
 
 
-def _reach(lengths: Iterable[int], options: EngineOptions, capacity: int) -> int | None:
-    """Positions that attention must read in the next tokens: powers of two from `LEAST_REACH` on,
-    so that few are compiled; None for the whole cache."""
-    needed = max(lengths) + options.exchange_interval
-    reach = max(LEAST_REACH, 1 << (needed - 1).bit_length())
-    return reach if reach < capacity else None
+# ---- one program a device
+
+_QUEUES: dict[int, tuple[Any, ExchangeShape]] = {}  # of running programs, by number
+_NUMBERS = itertools.count()
 
 
-def _finished(state, occupied, end_ids) -> list[tuple[int, Completion]]:
-    decoding, count, tokens, logp, entropy = jax.device_get(
-        (state.decoding, state.count, state.tokens, state.logp, state.entropy)
+def _run_in_jit(policies, params, queue, options: EngineOptions, devices) -> None:
+    number = next(_NUMBERS)
+    _QUEUES[number] = queue, options.exchange_shape()
+    try:
+        program = _program(policies, options, tuple(devices))
+        indices = np.arange(len(devices), dtype=np.int32)
+        index = indices if len(devices) > 1 else indices[0]
+        jax.block_until_ready(program(params, np.int32(number), index))
+    finally:
+        del _QUEUES[number]
+
+
+@functools.lru_cache(maxsize=8)
+def _program(policies: tuple[Policy, ...], options: EngineOptions, devices: tuple) -> Callable:
+    """The compiled loop; the queue is looked up by its number, so that programs serve many."""
+    loop = partial(_loop, policies, options)
+    if len(devices) > 1:
+        return jax.pmap(loop, in_axes=(None, None, 0), devices=devices)
+    return jax.jit(loop)
+
+
+def _loop(policies, options: EngineOptions, params, number, device) -> chex.Array:
+    shape = options.exchange_shape()
+    reaches = engine.reaches(options.capacity)
+    nothing = tuple(no_commands(shape) for _ in policies)
+    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), nothing)
+
+    def runs(carry):
+        _, commands = carry
+        return jnp.stack([each.code == RUNNING for each in commands]).all()
+
+    def turn(carry):
+        states, commands = carry
+        after, reports = [], []
+        for policy, part, state, each in zip(policies, params, states, commands, strict=True):
+            state = engine.apply(policy, part, state, each)
+            state, report = engine.decode(
+                policy,
+                part,
+                state,
+                options.sampling,
+                policy.end_ids,
+                options.exchange_interval,
+                reaches,
+            )
+            after.append(state)
+            reports.append(report)
+        commands = io_callback(_exchange, shapes, number, device, tuple(reports))
+        return tuple(after), commands
+
+    states = tuple(
+        engine.init_slots(policy, options.slots, options.capacity) for policy in policies
     )
-    finished = []
-    for slot in occupied:
-        if decoding[slot]:
-            continue
-        n = int(count[slot])
-        completion = Completion(
-            tokens=tokens[slot, :n].copy(),
-            logp=logp[slot, :n].copy(),
-            entropy=entropy[slot, :n].copy(),
-            truncated=int(tokens[slot, n - 1]) not in end_ids,
-        )
-        finished.append((slot, completion))
-    return finished
+    _, commands = jax.lax.while_loop(runs, turn, (states, jax.tree.map(jnp.asarray, nothing)))
+    return commands[0].code
+
+
+def _exchange(number, device, reports: Sequence[Report]) -> tuple[Commands, ...]:
+    """The callback: whatever goes wrong stops the queue and ends the loop by its code."""
+    queue, shape = _QUEUES[int(number)]
+    try:
+        return queue.exchange(int(device), jax.tree.map(np.asarray, reports))
+    except BaseException as error:
+        queue.stop(error)
+        failed = no_commands(shape)._replace(code=np.array(FAILED, np.int32))
+        return (failed,) * len(reports)

@@ -1,15 +1,19 @@
 """Slots that decode in step: pure functions on one state, whatever loop drives them.
 
-A slot holds one context: its cache, the logits of its next token, its own key. `admit` fills slots
-with prompts, `share` copies them to further slots that asked for the same, `decode` samples in all
-slots that are decoding, a fixed number of tokens at a time. Each is compiled once for every bucket
-of shapes and updates the donated state in place.
+A slot holds one context. Its cache has every token but the last, which is pending: a decode step
+feeds the pending token, samples from the logits that follow, and the sample becomes pending. So
+filling a slot computes no logits, a copy may be cut after any token, and nothing is decoded after
+the last token of an action.
 
-In the shapes, S is the number of slots, V the vocabulary, L the token limit of an action, P the
-number of distinct prompts of an admission, W their padded width, C the slots that share them.
+`apply` carries out what the host commands, `decode` samples in all slots that are in the middle of
+an action. What a slot samples depends on its tokens, its key and the sizes of the arrays: not on
+its place, on what other slots hold, or on the order of work. On CPU the bits do not depend either
+on how much of the cache attention reads.
+
+In the shapes, S is the number of slots, E the most tokens between two visits of the host.
 """
 
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -19,12 +23,15 @@ import jax.numpy as jnp
 from ..policy import (
     Policy,
     Sampling,
-    fork_slots,
+    fork_slot,
     reset_slots,
     sample_tokens,
     token_key,
     token_uniform,
 )
+from ..sandbox.exchange import KEY_PARTS, Chunks, Commands, Report
+
+LEAST_REACH = 256  # shorter caches are read whole
 
 
 class SlotState(NamedTuple):
@@ -32,148 +39,184 @@ class SlotState(NamedTuple):
 
     Attributes:
       cache: the policy's cache with S slots.
-      logits: float32 [S, V], of the next token.
-      keys: uint32 [S, 2], key of the episode in the slot.
-      token_index: int32 [S], index of the next token within its episode's stream of keys.
+      pending: int32 [S], last token of the context, not in the cache.
+      keys: uint32 [S, 2], from which the sampling keys of the context's tokens derive.
+      token_index: int32 [S], index of the next sample's key.
       decoding: bool [S], whether the slot is in the middle of an action.
-      count: int32 [S], tokens of the action so far.
-      tokens: int32 [S, L]; logp, entropy: float32 [S, L], of the action's tokens.
+      count: int32 [S], tokens of the action so far. limit: int32 [S], most it may have.
     """
 
     cache: Any
-    logits: chex.Array
+    pending: chex.Array
     keys: chex.Array
     token_index: chex.Array
     decoding: chex.Array
     count: chex.Array
-    tokens: chex.Array
-    logp: chex.Array
-    entropy: chex.Array
+    limit: chex.Array
 
 
-def init_slots(policy: Policy, num_slots: int, capacity: int, max_action_tokens: int) -> SlotState:
-    """Empty slots, each with room for `capacity` tokens of prompt and action together."""
-    shape = (num_slots, max_action_tokens)
+def init_slots(policy: Policy, num_slots: int, capacity: int) -> SlotState:
+    """Empty slots, each with room for `capacity` tokens beside the pending one."""
+    zeros = jnp.zeros(num_slots, jnp.int32)
     return SlotState(
         cache=policy.init_cache(num_slots, capacity),
-        logits=jnp.zeros((num_slots, policy.config.vocab_size), jnp.float32),
+        pending=zeros,
         keys=jnp.zeros((num_slots, 2), jnp.uint32),
-        token_index=jnp.zeros(num_slots, jnp.int32),
+        token_index=zeros,
         decoding=jnp.zeros(num_slots, bool),
-        count=jnp.zeros(num_slots, jnp.int32),
-        tokens=jnp.zeros(shape, jnp.int32),
-        logp=jnp.zeros(shape, jnp.float32),
-        entropy=jnp.zeros(shape, jnp.float32),
+        count=zeros,
+        limit=zeros,
     )
 
 
-@partial(jax.jit, static_argnames="policy", donate_argnames="state")
-def admit(
-    policy: Policy,
-    params: chex.ArrayTree,
-    state: SlotState,
-    prompts: chex.Array,
-    lengths: chex.Array,
-    slots: chex.Array,
-    key_ids: chex.Array,
+def apply(
+    policy: Policy, params: chex.ArrayTree, state: SlotState, commands: Commands
 ) -> SlotState:
-    """Starts an action in slot `slots[p]` on prompt p; the other slots stay as they are.
+    """Carries out all of `commands` but its code, in the order of its fields.
 
-    Args:
-      policy, params: the policy.
-      state: the slots.
-      prompts: int32 [P, W], padded on the right.
-      lengths: int32 [P], tokens of each prompt, 0 for a padding row.
-      slots: int32 [P], distinct; S for a padding row.
-      key_ids: int32 [S, 5]: seed, step, prompt id, member and first token index of a slot that
-        starts, from which its key derives; never its place or the order of work.
+    Of several widths the widest goes first, since a context is cut into wide chunks and a narrow
+    rest. The host keeps contexts within the capacity; a slot that passes it all the same gives NaN
+    from its next decode step on.
     """
-    chex.assert_rank([prompts, lengths], [2, 1])
-    chex.assert_equal_shape([lengths, slots])
-    taken = _chosen(state, slots)
-    # Attention of a prompt reads nothing beyond its own columns.
-    cache, logits = policy.prefill(
-        params, reset_slots(state.cache, taken), prompts, lengths, slots, reach=prompts.shape[1]
-    )
-    state = state._replace(cache=cache, logits=state.logits.at[slots].set(logits, mode="drop"))
-    return _start(state, taken, key_ids)
+    state = halt_and_clear(state, commands.halt, commands.clear)
+    for chunks in reversed(commands.chunks):
+        state = prefill(policy, params, state, chunks)
+    state = fork(state, commands.fork_count, commands.forks)
+    return start(state, commands.start, commands.pending, commands.keys, commands.limit)
 
 
-@partial(jax.jit, donate_argnames="state")
-def share(
-    state: SlotState, source: chex.Array, slots: chex.Array, key_ids: chex.Array
-) -> SlotState:
-    """Starts an action in slot `slots[c]` on the prompt that slot `source[c]` was just admitted on.
-
-    Args:
-      source: int32 [C]. slots: int32 [C], distinct; S for a padding entry.
-      key_ids: as in `admit`.
-    """
-    chex.assert_equal_shape([source, slots])
-    state = state._replace(
-        cache=fork_slots(state.cache, source, slots=slots),
-        logits=state.logits.at[slots].set(state.logits[source], mode="drop"),
-    )
-    return _start(state, _chosen(state, slots), key_ids)
-
-
-def _chosen(state: SlotState, slots: chex.Array) -> chex.Array:
-    return jnp.zeros_like(state.decoding).at[slots].set(True, mode="drop")
-
-
-def _start(state: SlotState, taken: chex.Array, key_ids: chex.Array) -> SlotState:
-    chex.assert_shape(key_ids, (*state.decoding.shape, 5))
+def halt_and_clear(state: SlotState, halt: chex.Array, clear: chex.Array) -> SlotState:
+    """Ends the actions of slots where bool `halt` or `clear` [S] is true; `clear` empties them."""
     return state._replace(
-        keys=jnp.where(taken[:, None], token_key(*key_ids[:, :4].T), state.keys),
-        token_index=jnp.where(taken, key_ids[:, 4], state.token_index),
-        decoding=state.decoding | taken,
-        count=jnp.where(taken, 0, state.count),
+        cache=reset_slots(state.cache, clear), decoding=state.decoding & ~(halt | clear)
     )
 
 
-@partial(
-    jax.jit,
-    static_argnames=("policy", "sampling", "end_ids", "num_tokens", "reach"),
-    donate_argnames="state",
-)
+def prefill(policy: Policy, params: chex.ArrayTree, state: SlotState, chunks: Chunks) -> SlotState:
+    """Appends the tokens of `chunks` to the slots' caches, one call after the other."""
+
+    def call(index, cache):
+        tokens, lengths, slots = (part[index] for part in chunks[1:])
+        return policy.append(params, cache, tokens, lengths, slots)
+
+    return state._replace(cache=jax.lax.fori_loop(0, chunks.calls, call, state.cache))
+
+
+def fork(state: SlotState, fork_count: chex.Array, forks: chex.Array) -> SlotState:
+    """Copies slots, one after the other; see `Commands.forks`.
+
+    A recurrent policy's slots can be copied whole only.
+    """
+
+    def one(index, cache):
+        source, target, length = forks[index]
+        return fork_slot(cache, source, target, length)
+
+    return state._replace(cache=jax.lax.fori_loop(0, fork_count, one, state.cache))
+
+
+def start(
+    state: SlotState,
+    begins: chex.Array,
+    pending: chex.Array,
+    keys: chex.Array,
+    limit: chex.Array,
+) -> SlotState:
+    """Begins an action in the slots where bool `begins` [S] is true; see `Commands`."""
+    chex.assert_shape(keys, (*state.decoding.shape, KEY_PARTS))
+    return state._replace(
+        pending=jnp.where(begins, pending, state.pending),
+        keys=jnp.where(begins[:, None], token_key(*keys[:, :4].T), state.keys),
+        token_index=jnp.where(begins, keys[:, 4], state.token_index),
+        decoding=state.decoding | begins,
+        count=jnp.where(begins, 0, state.count),
+        limit=jnp.where(begins, limit, state.limit),
+    )
+
+
+def reaches(capacity: int) -> tuple[int, ...]:
+    """Numbers of positions that attention may read: powers of two from `LEAST_REACH` on, and all
+    of the cache."""
+    shorter, reach = [], LEAST_REACH
+    while reach < capacity:
+        shorter.append(reach)
+        reach *= 2
+    return (*shorter, capacity)
+
+
 def decode(
     policy: Policy,
     params: chex.ArrayTree,
     state: SlotState,
     sampling: Sampling,
-    end_ids: tuple[int, ...],
-    num_tokens: int,
-    reach: int | None = None,
-) -> SlotState:
-    """Samples up to `num_tokens` tokens in every decoding slot.
+    end_ids: Sequence[int],
+    interval: int,
+    reach: int | Sequence[int],
+) -> tuple[SlotState, Report]:
+    """Samples up to `interval` tokens in every decoding slot; stops early when none decodes.
 
-    Attention reads the first `reach` positions of a slot, which must hold all its tokens after
-    this call; None reads all.
-
-    An action ends with its first end token, which belongs to it, or at L tokens. The key of a
-    token is the slot's key folded with the token's index, so tokens do not depend on how often
+    An action ends with its first end token, which belongs to it, or at the slot's limit. The key of
+    a token is the slot's key folded with the token's index, so tokens do not depend on how often
     the host looks, on the number of slots, or on what other slots do.
-    """
-    limit = state.tokens.shape[1]
-    ends = jnp.asarray(end_ids, jnp.int32)
 
-    def one_token(_, state: SlotState) -> SlotState:
-        uniform = token_uniform(state.keys, state.token_index)
-        sampled = sample_tokens(uniform, state.logits, sampling)
+    Args:
+      policy, params: the policy.
+      state: the slots.
+      sampling, end_ids, interval: static.
+      reach: static; attention reads that many positions of a slot, which must hold all tokens of
+        the decoding slots after this call. Of several, ascending, the first that does.
+
+    Returns:
+      The slots, and what they sampled. A context that passes its slot gets NaN for `logp`.
+    """
+    shape = (state.decoding.shape[0], interval)
+    report = Report(
+        tokens=jnp.zeros(shape, jnp.int32),
+        logp=jnp.zeros(shape, jnp.float32),
+        entropy=jnp.zeros(shape, jnp.float32),
+        count=jnp.zeros(shape[0], jnp.int32),
+        decoding=state.decoding,
+    )
+    options = (reach,) if isinstance(reach, int) else tuple(reach)
+    longest = jnp.max(jnp.where(state.decoding, state.cache.lengths, 0)) + interval
+    chosen = jnp.searchsorted(jnp.asarray(options), longest).clip(max=len(options) - 1)
+    ends = jnp.asarray(end_ids, jnp.int32)
+    for index, reach in enumerate(options):
+        # Loops that are not chosen have no step: a branch would copy the cache.
+        steps = jnp.where(chosen == index, interval, 0)
+        state, report = _decode_within(policy, params, state, report, sampling, ends, steps, reach)
+    return state, report._replace(decoding=state.decoding)
+
+
+def _decode_within(policy, params, state, report, sampling, ends, steps, reach):
+    def goes_on(carry):
+        step, state, _ = carry
+        return (step < steps) & state.decoding.any()
+
+    def one_token(carry):
+        step, state, report = carry
         active = state.decoding
-        here = active[:, None] & (jnp.arange(limit)[None] == state.count[:, None])
-        cache, logits = policy.decode_step(params, state.cache, sampled.token, active, reach)
+        cache, logits = policy.decode_step(params, state.cache, state.pending, active, reach)
+        uniform = token_uniform(state.keys, state.token_index)
+        sampled = sample_tokens(uniform, logits, sampling)
         count = state.count + active
-        ended = (sampled.token[:, None] == ends[None]).any(axis=1) | (count >= limit)
-        return state._replace(
+        ended = (sampled.token[:, None] == ends[None]).any(axis=1) | (count >= state.limit)
+        state = state._replace(
             cache=cache,
-            logits=jnp.where(active[:, None], logits, state.logits),
+            pending=jnp.where(active, sampled.token, state.pending),
             token_index=state.token_index + active,
             decoding=active & ~ended,
             count=count,
-            tokens=jnp.where(here, sampled.token[:, None], state.tokens),
-            logp=jnp.where(here, sampled.logp[:, None], state.logp),
-            entropy=jnp.where(here, sampled.entropy[:, None], state.entropy),
         )
+        # A slot that decodes has decoded in every step so far.
+        put = lambda rows, new: rows.at[:, step].set(jnp.where(active, new, 0))  # noqa: E731
+        report = report._replace(
+            tokens=put(report.tokens, sampled.token),
+            logp=put(report.logp, sampled.logp),
+            entropy=put(report.entropy, sampled.entropy),
+            count=report.count + active,
+        )
+        return step + 1, state, report
 
-    return jax.lax.fori_loop(0, num_tokens, one_token, state)
+    _, state, report = jax.lax.while_loop(goes_on, one_token, (jnp.int32(0), state, report))
+    return state, report

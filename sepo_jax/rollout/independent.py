@@ -8,7 +8,7 @@ import numpy as np
 
 from ..forest import Forest, ForestBuilder, observation_hash
 from ..policy import Policy, Sampling, render
-from .driver import WHOLE_SOFTMAX, Completion, EngineOptions, Request, run_requests
+from .requests import WHOLE_SOFTMAX, Completion, EngineOptions, Request, run_requests
 
 
 def play(

@@ -25,7 +25,7 @@ from ..forest import Batch, bucket
 from ..forest.batch import LAYOUT
 from ..objective import make_objective
 from ..policy import Policy, Sampling
-from ..rollout.engine import SlotState, admit, decode, init_slots
+from ..rollout.requests import SlotState, admit, decode, init_slots
 from .batches import score_parts
 from .chips import Chip, chip_of
 from .dry_run_report import Report, Row
