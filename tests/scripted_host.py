@@ -88,7 +88,7 @@ class ScriptedHost:
                 commands.clear[slot] = context.source is None
                 fresh.append(context)
         preparing += fresh
-        calls = {width: 0 for width in self.shape.widths}
+        calls = dict.fromkeys(self.shape.widths, 0)
         for context in preparing:
             if context.source is None:
                 self._prefill(context, commands, calls)

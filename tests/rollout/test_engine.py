@@ -3,13 +3,11 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scripted_host import Context, ScriptedHost
 
-from sepo_jax.policy import ModelConfig, Policy, Sampling, token_key
-from sepo_jax.rollout import engine
+from sepo_jax.policy import ModelConfig, Policy
 from sepo_jax.rollout.driver import EngineOptions, drive
 
 VOCABULARY, END = 61, 7
