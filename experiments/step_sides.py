@@ -14,8 +14,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 RESULT = HERE / "results" / "benchmark_step.json"
 PHASES = ("generate", "score", "update")
-COLUMNS = ["work", "side", *(f"{phase} s" for phase in PHASES), "step s", "tokens/s"]
-COLUMNS += ["peak GB", "peak GB, with start"]
+COLUMNS = ["work", "side", *(f"{phase} s" for phase in PHASES), "step s", "tokens/s", "peak GB"]
 
 # Settings that all workloads share.
 FIXED = {
@@ -129,11 +128,10 @@ def take_turns(sides: Sequence[Side], work: Mapping, steps: int, progress) -> tu
       what each side said of itself when it was ready.
     """
     taken: dict[str, list[dict]] = {side.name: [] for side in sides}
-    ready, start = {}, {}
+    ready = {}
     for side in sides:
         ready[side.name] = side.ask(work)
-        # The first step compiles and fills caches.
-        start[side.name] = side.ask({"step": 0})["peak"]
+        side.ask({"step": 0})  # compiles and fills caches
     for step in progress(range(1, steps + 1)):
         for side in sides if step % 2 else sides[::-1]:
             taken[side.name].append(side.ask({"step": step, "reset_peak": step == 1}))
@@ -147,16 +145,14 @@ def take_turns(sides: Sequence[Side], work: Mapping, steps: int, progress) -> tu
         figures[name]["rate"] = answers[0]["sampled"] / figures[name]["step"]
         figures[name]["entropy"] = statistics.mean(answer["entropy"] for answer in answers)
         figures[name]["peak"] = answers[-1]["peak"]
-        figures[name]["peak_with_start"] = max(answers[-1]["peak"], start[name])
     return figures, ready
 
 
 def table_rows(title: str, figures: Mapping[str, Mapping[str, float]]) -> list[list]:
     """A row a side, and the ratios of the second to the first where there are two."""
-    names = (*PHASES, "step", "rate", "peak", "peak_with_start")
-    units = {"peak": 1e9, "peak_with_start": 1e9}
+    names = (*PHASES, "step", "rate", "peak")
     rows = [
-        [title, side, *(found[name] / units.get(name, 1) for name in names)]
+        [title, side, *(found[name] / (1e9 if name == "peak" else 1) for name in names)]
         for side, found in figures.items()
     ]
     if len(figures) == 2:
@@ -177,8 +173,7 @@ NOTES = (
     "policy and takes one AdamW step on the GRPO loss with a KL term of weight 0.04. Temperature "
     "1, whole softmax, no end token, one update a batch; no activations are recomputed. bfloat16 "
     "is that of the products, over float32 parameters. Medians of {steps} steps, sides in turn on "
-    'the same cores; the first step of each is left out. "With start" counts loading and the '
-    "first step too, in which JAX compiles."
+    "the same cores; the first step of each is left out."
 )
 
 
