@@ -21,6 +21,7 @@ from jax.experimental import io_callback
 
 from ..names import check_option
 from ..policy import Policy, Sampling
+from ..sandbox.episodes import StopRules
 from ..sandbox.exchange import (
     FAILED,
     RUNNING,
@@ -50,6 +51,8 @@ class EngineOptions:
       prefill_widths, prefill_rows: sizes of prefill calls, see `ExchangeShape`.
       driver: "host_loop" or "in_jit".
       devices: that decode, each with slots of its own.
+      max_turns, max_episode_tokens: of an episode, which is cut there; 0 for no limit.
+      max_failed_fraction: share of failed episodes above which a rollout is given up.
 
     Raises:
       ValueError: sizes below 1 or that do not fit each other, an unknown driver.
@@ -64,6 +67,9 @@ class EngineOptions:
     prefill_rows: int = 1
     driver: str = "host_loop"
     devices: int = 1
+    max_turns: int = 0
+    max_episode_tokens: int = 0
+    max_failed_fraction: float = 0.5
 
     def __post_init__(self):
         object.__setattr__(self, "prefill_widths", tuple(self.prefill_widths))
@@ -78,7 +84,21 @@ class EngineOptions:
                 f"max_action_tokens={self.max_action_tokens} do not fit in capacity="
                 f"{self.capacity}; raise the capacity, which holds prompt and action together"
             )
+        if not 0 <= self.max_failed_fraction <= 1:
+            raise ValueError(
+                f"max_failed_fraction must be in [0, 1], got {self.max_failed_fraction}"
+            )
         self.exchange_shape()
+        self.stop_rules()
+
+    def stop_rules(self) -> StopRules:
+        """When the host cuts an action or an episode."""
+        return StopRules(
+            action_tokens=self.max_action_tokens,
+            capacity=self.capacity,
+            turns=self.max_turns,
+            episode_tokens=self.max_episode_tokens,
+        )
 
     def exchange_shape(self) -> ExchangeShape:
         """Sizes of an exchange with the host."""
