@@ -1,0 +1,254 @@
+"""Environments by what their snapshots keep: a directory, or what was done; and the domains.
+
+`Workspace` keeps files beside Python values, `Replayed` wraps an environment that cannot be copied
+and keeps task, seed and actions, `DomainEnvironment` plays the episodes of a domain and keeps them
+by value.
+"""
+
+import base64
+import contextlib
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sepo_jax.domains.base import Domain
+from sepo_jax.names import check_option
+from sepo_jax.sandbox.archive import (
+    archive_content,
+    clear_directory,
+    copy_directory,
+    pack_directory,
+    read_archive,
+    unpack_directory,
+)
+from sepo_jax.sandbox.base import BaseEnvironment
+from sepo_jax.sandbox.protocol import (
+    Environment,
+    EnvironmentFactory,
+    Prompt,
+    SnapshotRefused,
+    Turn,
+)
+from sepo_jax.sandbox.snapshots import content_hash, dump, load, qualified_name
+
+
+class Workspace(BaseEnvironment):
+    """An environment of files: a directory of its own beside `state`, both in its snapshots.
+
+    `start` finds the directory empty. A restore makes it hold exactly what it held at the
+    snapshot. Programs should not be running in it at either time, and nothing in it should name
+    it by an absolute path: a snapshot is restored in other places.
+
+    Attributes:
+      directory: the files of the episode.
+      max_bytes: largest archive of them that a snapshot takes.
+    """
+
+    kind = "directory"
+    max_bytes = 64 * 2**20
+
+    def __init__(self, scratch: Path):
+        super().__init__(scratch)
+        self.directory = self.scratch / "workspace"
+        self.directory.mkdir()
+
+    def fill(self, source: Path) -> None:
+        """Copies the files of a directory, which may be write-protected, into the workspace."""
+        copy_directory(source, self.directory)
+
+    def _clear_scratch(self) -> None:
+        clear_directory(self.directory)
+
+    def _snapshot_save(self, turn: Turn) -> tuple[str, bytes]:
+        archive = pack_directory(self.directory, self.max_bytes)
+        value = dump((turn, self.state), self.shared())
+        files = archive_content(read_archive(archive))
+        content = self._snapshot_content(turn, self.state, files)
+        return content, len(value).to_bytes(8, "big") + value + archive
+
+    def _snapshot_load(self, body: bytes) -> tuple[str, Callable[[], Turn]]:
+        end = 8 + int.from_bytes(body[:8], "big")
+        turn, state = load(body[8:end], self.shared())
+        entries = read_archive(body[end:])
+
+        def install() -> Turn:
+            unpack_directory(entries, self.directory, self.scratch / "unpacking")
+            self.state = state
+            return turn
+
+        return self._snapshot_content(turn, state, archive_content(entries)), install
+
+
+class Replayed(BaseEnvironment):
+    """An environment whose state cannot be copied: its snapshots say how to get there again.
+
+    A snapshot is JSON: task, seed, actions, and a hash of every turn. A task that is no JSON value
+    is kept pickled. A restore resets the environment and plays the actions; it is refused when a
+    turn differs, so an environment that does not repeat itself is found out there. It takes as
+    long as the episode took. Equal content means the same task, seed and actions.
+
+    Args:
+      environment: anything that follows `protocol.Environment`; snapshot and restore are not used.
+    """
+
+    kind = "replay"
+
+    def __init__(self, environment: Environment):
+        self.environment = environment
+        self.name = getattr(environment, "name", qualified_name(type(environment)))
+        self.version = getattr(environment, "version", 1)
+
+    def start(self, task: Any, seed: int) -> Turn:
+        """Resets the environment."""
+        self.state = {"task": task, "seed": seed, "actions": [], "turns": []}
+        return self._note(self.environment.reset(task, seed))
+
+    def play(self, actions: Mapping[int, str]) -> Turn:
+        """Steps the environment."""
+        self.state["actions"].append(actions)
+        return self._note(self.environment.step(actions))
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.environment.close()
+
+    def _note(self, turn: Turn) -> Turn:
+        self.state["turns"].append(content_hash(json.loads(turn.to_json())))
+        return turn
+
+    def _snapshot_save(self, turn: Turn) -> tuple[str, bytes]:
+        try:
+            body = json.dumps(self.state | {"task": _task_to_json(self.state["task"])}).encode()
+        except (TypeError, ValueError) as error:
+            raise SnapshotRefused(f"the past of {self.name} is no JSON: {error}") from error
+        return self._past(self.state), body
+
+    def _snapshot_load(self, body: bytes) -> tuple[str, Callable[[], Turn]]:
+        try:
+            past = json.loads(body)
+            past["task"] = _task_from_json(past["task"])
+            actions = [{int(seat): text for seat, text in step.items()} for step in past["actions"]]
+            past["actions"] = actions
+            content, turns = self._past(past), list(past["turns"])
+            if len(turns) != len(actions) + 1:
+                raise ValueError(f"{len(turns)} turns of {len(actions)} steps")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SnapshotRefused(f"the snapshot holds no past to replay: {error!r}") from error
+
+        def install() -> Turn:
+            turn = self._again(turns, lambda: self.start(past["task"], past["seed"]))
+            for step in actions:
+                turn = self._again(turns, functools.partial(self.play, step))
+            return turn
+
+        return content, install
+
+    @staticmethod
+    def _past(state: Mapping[str, Any]) -> str:
+        return content_hash((state["task"], state["seed"], state["actions"]))
+
+    def _again(self, turns: Sequence[str], move: Callable[[], Turn]) -> Turn:
+        """Makes a move of the past; refuses the snapshot when another turn follows than then."""
+        try:
+            turn = move()
+        except Exception as error:
+            raise SnapshotRefused(
+                f"{self.name} raised {error!r} while its past was replayed; reset it"
+            ) from error
+        number = len(self.state["turns"]) - 1
+        if self.state["turns"][number] != turns[number]:
+            raise SnapshotRefused(
+                f"{self.name} does not repeat itself: turn {number} of the replay differs from the "
+                "one in the snapshot, so the state there is lost; reset it"
+            )
+        return turn
+
+
+def _task_to_json(task: Any) -> dict[str, Any]:
+    """The task itself where JSON gives it back as it is, else pickled."""
+    with contextlib.suppress(TypeError, ValueError, SnapshotRefused):
+        if content_hash(json.loads(json.dumps(task))) == content_hash(task):
+            return {"json": task}
+    return {"pickle": base64.b64encode(dump(task, {})).decode()}
+
+
+def _task_from_json(form: Mapping[str, Any]) -> Any:
+    return form["json"] if "json" in form else load(base64.b64decode(form["pickle"]), {})
+
+
+def replayed(factory: EnvironmentFactory) -> EnvironmentFactory:
+    """A factory whose environments are those of another, with snapshots by replay."""
+    return functools.partial(_replayed, factory)
+
+
+def _replayed(factory: EnvironmentFactory, scratch: Path) -> Replayed:
+    return Replayed(factory(scratch))
+
+
+class DomainEnvironment(BaseEnvironment):
+    """The agent's seat in the episodes of a domain (`domains.base.Domain`).
+
+    A task is {"opponent": a name, an object or a factory}, with further arguments of the domain's
+    `new_episode` beside it, such as "seat". Every turn asks seat 0 in a fresh context and pays it
+    its own payoff of the rounds that ended since the last one. The record at the end is
+    `Episode.record()`, which `domains.Played` reads.
+
+    Snapshots hold the episode and name the domain: one with other settings refuses them.
+    """
+
+    def __init__(self, domain: Domain):
+        self.domain = domain
+        self.name = f"domain {domain.name}"
+
+    @functools.cached_property
+    def version(self) -> str:
+        """Hash of the domain's settings."""
+        return content_hash(self.domain)
+
+    def shared(self) -> Mapping[str, Any]:
+        """The domain, which never changes."""
+        return {"domain": self.domain}
+
+    def start(self, task: Mapping[str, Any], seed: int) -> Turn:
+        """Begins an episode; ValueError for what the domain does not take."""
+        allowed = set(inspect.signature(self.domain.new_episode).parameters) - {"seed"}
+        if not isinstance(task, Mapping) or "opponent" not in task:
+            raise ValueError(
+                f'a task of {self.name} is {{"opponent": ...}} with any of {sorted(allowed)} '
+                f"beside it, not {repr(task)[:80]}"
+            )
+        for key in task:
+            check_option(f"field of a task of {self.name}", key, allowed)
+        self.state = self.domain.new_episode(seed=seed, **task)
+        return self._turn_after(0)
+
+    def play(self, actions: Mapping[int, str]) -> Turn:
+        """Plays the agent's reply."""
+        rounds = len(self.state.rounds)
+        self.state.step(actions[0])
+        return self._turn_after(rounds)
+
+    def _turn_after(self, rounds: int) -> Turn:
+        """What the episode shows, where so many rounds were paid before."""
+        episode = self.state
+        rewards = {0: float(sum(result.own for result in episode.rounds[rounds:]))}
+        if episode.done:
+            return Turn(rewards=rewards, done=True, record=episode.record())
+        prompt = Prompt(
+            messages=tuple(episode.messages()),
+            legal_actions=tuple(episode.legal_actions()),
+            observation=episode.observation,
+        )
+        return Turn({0: prompt}, rewards)
+
+
+def domain_environments(domain: Domain) -> EnvironmentFactory:
+    """A factory of a domain's environments for pools; those of one process share the domain."""
+    return functools.partial(_domain_environment, domain)
+
+
+def _domain_environment(domain: Domain, scratch: Path) -> DomainEnvironment:
+    return DomainEnvironment(domain)

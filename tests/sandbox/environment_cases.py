@@ -1,0 +1,191 @@
+"""Every environment there is, as its snapshots are tested: a new one joins `CASES`."""
+
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sandbox.elsewhere import become_nobody, scratch_directory
+from sandbox.toys_files import WORDS, Notes
+
+from sepo_jax.domains import Kuhn, TablePolicy
+from sepo_jax.domains.kuhn_players import opponent_tables
+from sepo_jax.sandbox.base import BaseEnvironment
+from sepo_jax.sandbox.environments import domain_environments, replayed
+from sepo_jax.sandbox.protocol import Prompt, SnapshotRefused, Turn
+
+
+class Pennies(BaseEnvironment):
+    """Matching pennies of two seats at once, for chips the state draws; rounds end it or a miss."""
+
+    def start(self, task, seed):
+        stream = random.Random(seed)
+        self.state = {"left": task, "stream": stream, "seen": set(), "stake": stream.random()}
+        return self._asked({})
+
+    def play(self, actions):
+        state = self.state
+        sign = 1.0 if actions[0] == actions[1] else -1.0
+        rewards = {0: sign * state["stake"], 1: -sign * state["stake"]}
+        state["seen"].add(f"{actions[0]} {actions[1]}")
+        state["left"] -= 1
+        state["stake"] = state["stream"].random()
+        if state["left"] == 0:
+            return Turn(rewards=rewards, done=True, record=sorted(state["seen"]))
+        return self._asked(rewards)
+
+    def _asked(self, rewards):
+        words = ("heads", "tails")
+        text = f"For {self.state['stake']:.6f}, after {sorted(self.state['seen'])}: {words}?"
+        messages = ({"role": "user", "content": text},)
+        return Turn({s: Prompt(messages, legal_actions=words) for s in (0, 1)}, rewards)
+
+
+class Countdown:
+    """A game that is a running generator, which nothing can copy."""
+
+    def reset(self, task, seed):
+        self.game = self._rules(task, random.Random(seed))
+        return next(self.game)
+
+    def step(self, actions):
+        return self.game.send(actions[0])
+
+    def snapshot(self):
+        raise SnapshotRefused("a generator cannot be copied")
+
+    def restore(self, state):
+        raise SnapshotRefused("a generator cannot be copied")
+
+    def close(self):
+        self.game = None
+
+    def _rules(self, start, stream):
+        total, most = start, 0
+        while total > 0:
+            most = max(most, stream.randrange(1, 4))
+            reply = yield Turn({0: Prompt(({"role": "user", "content": f"{total}, {most}"},))})
+            total -= min(int(reply), most) if reply.isdecimal() else 0
+        yield Turn(rewards={0: float(most)}, done=True, record={"most": most})
+
+
+def countdown(scratch):
+    return Countdown()
+
+
+def legal_or_not(stream: random.Random, prompt: Prompt) -> str:
+    return stream.choice([*prompt.legal_actions, *prompt.legal_actions, "I cannot say."])
+
+
+def number(stream: random.Random, prompt: Prompt) -> str:
+    return stream.choice(["1", "2", "3", "none"])
+
+
+def command(stream: random.Random, prompt: Prompt) -> str:
+    verb = stream.choice(["write", "append", "delete", "read", "list", "burn"])
+    return f"{verb} {stream.choice(['a', 'b', 'deep/c', '../d'])} {stream.choice(WORDS)}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """An environment, tasks for it, and how a random player answers a prompt."""
+
+    factory: Callable[[Any], Any]
+    tasks: tuple[Any, ...]
+    choose: Callable[[random.Random, Prompt], str]
+
+    def answer(self, stream: random.Random, turn: Turn) -> Mapping[int, str]:
+        """A reply of every seat that the turn asks."""
+        return {seat: self.choose(stream, prompt) for seat, prompt in turn.prompts.items()}
+
+
+LOOSE = TablePolicy(opponent_tables()["LooseAggressive"], "mine")
+KUHN_TASKS = ({"opponent": "NashApprox"}, {"opponent": LOOSE, "seat": 1, "deal": "KJ"})
+NOTES_TASKS = ({"data": None, "name": "b", "steps": 12},)
+MATCH = domain_environments(Kuhn(hands=6))
+
+CASES = {
+    "kuhn match": Case(MATCH, KUHN_TASKS, legal_or_not),
+    "kuhn forfeits": Case(
+        domain_environments(Kuhn(hands=6, on_invalid="forfeit")), KUHN_TASKS, legal_or_not
+    ),
+    "kuhn match replayed": Case(replayed(MATCH), KUHN_TASKS, legal_or_not),
+    "pennies": Case(Pennies, (8,), legal_or_not),
+    "countdown": Case(replayed(countdown), (12, 17), number),
+    "notes": Case(Notes, NOTES_TASKS, command),
+}
+
+
+def prefix(name: str, environment, seed: int) -> Turn:
+    """Plays a random number of moves from a reset, the same ones for a seed; the pending turn.
+
+    A prefix that would end the episode is tried again with other moves.
+    """
+    case = CASES[name]
+    for attempt in range(100):
+        stream = random.Random(f"{seed}/{attempt}")
+        turn = environment.reset(stream.choice(case.tasks), seed)
+        for _ in range(stream.randrange(5)):
+            if not turn.done:
+                turn = environment.step(case.answer(stream, turn))
+        if not turn.done:
+            return turn
+    raise AssertionError(f"no prefix of {name} leaves an episode running")
+
+
+def play_on(name: str, environment, turn: Turn, seed: int) -> list[str]:
+    """Plays to the end with random moves fixed by the seed; JSON of every turn from `turn` on."""
+    stream = random.Random(f"continuation {seed}")
+    turns = [turn]
+    while not turns[-1].done:
+        turns.append(environment.step(CASES[name].answer(stream, turns[-1])))
+    return [turn.to_json() for turn in turns]
+
+
+def continuations(name: str, snapshots: list[bytes], seeds: range) -> list[tuple]:
+    """Restores each snapshot again and again in one environment, and plays on by each seed.
+
+    Returns for each snapshot a snapshot taken at once again, and the turns of each continuation.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = CASES[name].factory(Path(scratch))
+        results = []
+        for snapshot in snapshots:
+            environment.restore(snapshot)
+            again = environment.snapshot()
+            turns = [
+                play_on(name, environment, environment.restore(snapshot), seed) for seed in seeds
+            ]
+            results.append((again, turns))
+        environment.close()
+        return results
+
+
+def whole_episodes(name: str, seed: int) -> list[list[str]]:
+    """The turns of an episode of every task of an environment, played with fixed random moves."""
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = CASES[name].factory(Path(scratch))
+        return [
+            play_on(name, environment, environment.reset(task, seed), 1)
+            for task in CASES[name].tasks
+        ]
+
+
+def many_resets(data: str, count: int) -> list[dict]:
+    """Records of so many episodes of one task on shared data, played by an ordinary user."""
+    become_nobody()
+    scratch = scratch_directory()
+    environment = Notes(scratch)
+    task = {"data": data, "name": "b", "steps": 4}
+    records = []
+    for _ in range(count):
+        prompt = environment.reset(task, 3).prompts[0].messages[0]["content"]
+        word = next(word for word in WORDS if word in prompt)
+        environment.step({0: "write deep/d more"})
+        environment.step({0: "append a more"})
+        records.append(environment.step({0: f"write b {word}"}).record)
+    shutil.rmtree(scratch)
+    return records
