@@ -14,6 +14,7 @@ from sepo_jax.evaluation.complete import render_text
 from sepo_jax.policy import Sampling, load
 from sepo_jax.sepo import SepoWeights
 from sepo_jax.training.command_line import run_main
+from sepo_jax.training.run_directory import RunDirectory
 from sepo_jax.training.settings import Settings, read_settings
 from sepo_jax.training.setup import game_of, make_domain
 
@@ -75,9 +76,9 @@ def main() -> None:
     )
     print(render_text(record))
     if RUN.value:
-        target = Path(RUN.value) / "evaluation.json"
-        target.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        print(f"\nwritten: {target}, {write_report(RUN.value)}")
+        run = RunDirectory(RUN.value)
+        run.write_json("evaluation.json", record)
+        print(f"\nwritten: {run.path / 'evaluation.json'}, {write_report(run.path)}")
 
 
 if __name__ == "__main__":

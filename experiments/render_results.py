@@ -14,12 +14,12 @@ All keys are required; null is a value that was not measured. The table `algorit
 is `sepo_jax.algorithms.ALGORITHMS` itself.
 """
 
-import os
 import sys
 from pathlib import Path
 
 from absl import flags
 
+from sepo_jax.evaluation.files import replace_text
 from sepo_jax.evaluation.results import render_named, render_readme
 from sepo_jax.training.command_line import run_main
 
@@ -43,9 +43,7 @@ def main() -> None:
         print(f"{path} is out of date: run experiments/render_results.py", file=sys.stderr)
         sys.exit(1)
     else:
-        temporary = path.with_suffix(".md.tmp")
-        temporary.write_text(new, encoding="utf-8")
-        os.replace(temporary, path)
+        replace_text(path, new)
         print(f"rendered {path}")
 
 

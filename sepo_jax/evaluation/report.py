@@ -2,11 +2,11 @@
 
 import functools
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from . import page
+from .files import replace_text
 from .page import Html, tag
 from .report_details import counters_section, samples_section, settings_section
 from .report_matches import matches_section
@@ -76,11 +76,6 @@ def write_report(run_directory: str | os.PathLike) -> Path:
       FileNotFoundError: no such directory; the message names the nearest sibling.
     """
     run = read_run(run_directory)
-    text = render_report(run)
-    handle, temporary = tempfile.mkstemp(dir=run.path, prefix=".report.html.")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(temporary, 0o644)  # mkstemp makes files that only their owner may read
     target = run.path / "report.html"
-    os.replace(temporary, target)
+    replace_text(target, render_report(run))
     return target

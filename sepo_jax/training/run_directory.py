@@ -7,11 +7,11 @@ stays.
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..evaluation.files import replace_text
 from .settings import differences
 
 LINE_FILES = ("metrics.jsonl", "timings.jsonl", "samples.jsonl")
@@ -100,22 +100,17 @@ class RunDirectory:
             if (self.path / name).exists():
                 kept = [record for record in self.lines(name) if keep(record)]
                 text = "".join(json.dumps(record) + "\n" for record in kept)
-                self._replace(name, text)
+                replace_text(self.path / name, text)
 
     def write_json(self, name: str, content: Mapping) -> None:
         """Replaces a JSON file as a whole."""
-        self._replace(name, json.dumps(_plain(content), indent=1, allow_nan=False) + "\n")
+        text = json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
+        replace_text(self.path / name, text)
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Content of a JSON file, empty where there is none."""
         path = self.path / name
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-    def _replace(self, name: str, text: str) -> None:
-        handle, temporary = tempfile.mkstemp(dir=self.path, prefix=f".{name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, self.path / name)
 
 
 class UnwrittenRunDirectory(RunDirectory):

@@ -1,0 +1,21 @@
+"""Text files that are replaced as a whole."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a file beside `path` and renames it: readers see the old text or all of the new one.
+
+    After an error the old file is as it was and nothing else is left.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)  # mkstemp makes files that only their owner may read
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
