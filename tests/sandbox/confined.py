@@ -58,49 +58,149 @@ def need(user):
             pytest.skip("the plain user can run no Python with this package and numpy")
 
 
-def run_python(code, *arguments, user="plain user", python=None, path=None, timeout=WATCHDOG):
-    """Runs code with arguments; returns the completed process, output as text."""
+def start_python(code, *arguments, user="plain user", python=None, path=None):
+    """Starts code with arguments, in a session of its own; its output is piped, as text."""
     options = {}
     if user == "plain user":
         if python is None:
             python, path = plain_python()
         options = {"user": PLAIN_USER, "group": PLAIN_USER, "extra_groups": []}
         options["env"] = {"PATH": os.environ["PATH"], "PYTHONPATH": path}
-    command = [python or sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, cwd="/", **options
+    return subprocess.Popen(
+        [python or sys.executable, "-c", code, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",
+        start_new_session=True,
+        **options,
     )
 
 
-PRELUDE = """
-import errno, json, os, resource, signal, sys, threading, time, warnings
-warnings.simplefilter("ignore")
-from sepo_jax.sandbox import isolation
+def run_python(code, *arguments, **options):
+    """Runs code with arguments to its end; returns the completed process."""
+    with start_python(code, *arguments, **options) as process:
+        try:
+            out, errors = process.communicate(timeout=WATCHDOG)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
+
+
+HELPERS = """
+import ctypes, errno, json, os, resource, signal, socket, subprocess, sys, tempfile, threading, time
+import warnings
+from pathlib import Path
+from sepo_jax.sandbox import isolation, landlock, namespaces, pids_cgroup, seccomp
 scratch, extra = sys.argv[1], json.loads(sys.argv[3])
 limits = isolation.Limits(**json.loads(sys.argv[2]))
-in_force = isolation.confine(limits, scratch)
 def attempt(action, *arguments):
-    "What an action gives, or the name of its error."
+    "None where an action goes through, or the name of its error."
     try:
-        return action(*arguments)
+        action(*arguments)
     except OSError as error:
-        return errno.errorcode.get(error.errno, "?")
+        return errno.errorcode.get(error.errno, type(error).__name__)
     except Exception as error:
         return type(error).__name__
 def tell(value):
     print(json.dumps(value), flush=True)
 """
+CONFINE = """
+warnings.simplefilter("ignore")
+in_force = isolation.confine(limits, scratch)
+"""
 
 
-def run_confined(code, scratch, user="this user", extra=None, timeout=WATCHDOG, **limits):
-    """Runs code after `confine`; gives its exit status and the values that it told, by lines.
+def arguments_of(code, scratch, extra, limits, before=CONFINE):
+    """What `start_python` takes to confine a process and then run code in it.
 
-    The code finds `scratch`, `limits`, `in_force`, `extra`, `attempt` and `tell`.
+    The code finds `scratch`, `limits`, `extra`, `in_force`, `attempt` and `tell`.
     """
+    return HELPERS + before + code, scratch, json.dumps(limits), json.dumps(extra)
+
+
+def run_confined(code, scratch, user="this user", extra=None, before=CONFINE, **limits):
+    """Runs code after `confine`, or after `before`: its exit code, and what it told, by lines."""
+    done = run_python(*arguments_of(code, scratch, extra, limits, before), user=user)
+    assert not done.stderr, done.stderr
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@functools.cache
+def protections(user):
+    """Which protections this system offers to a user."""
     need(user)
-    done = run_python(
-        PRELUDE + code, scratch, json.dumps(limits), json.dumps(extra), user=user, timeout=timeout
+    code = (
+        "import json; from sepo_jax.sandbox import isolation; print(json.dumps(isolation.probe()))"
     )
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert not done.stderr or "Traceback" not in done.stderr, done.stderr
-    return done.returncode, told
+    done = run_python(code, user=user)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def need_protection(user, *names):
+    """Skips the test where the system lacks all of the protections."""
+    if not any(protections(user)[name] for name in names):
+        pytest.skip(f"this system offers {user} none of: {', '.join(names)}")
+
+
+# Ways to write outside: name and action, for `outside` (a directory with a file) and `scratch`.
+FILE_ATTEMPTS = """
+outside = extra["outside"]
+there = outside + "/file"
+def write(path, mode="w"):
+    with open(path, mode) as file:
+        file.write("x")
+def through(link, target):
+    os.symlink(target, scratch + "/" + link)
+    return scratch + "/" + link
+write(scratch + "/mine")
+os.mkdir(scratch + "/folder")
+ATTEMPTS = {
+    "new": lambda: write(outside + "/new"),
+    "over": lambda: write(there),
+    "append": lambda: write(there, "a"),
+    "link": lambda: write(through("a", there)),
+    "folder link": lambda: write(through("b", outside) + "/new2"),
+    "dots": lambda: write(scratch + "/../" + os.path.relpath(there, os.path.dirname(scratch))),
+    "truncate": lambda: os.truncate(there, 0),
+    "open to truncate": lambda: os.close(os.open(there, os.O_RDONLY | os.O_TRUNC)),
+    "mkdir": lambda: os.mkdir(outside + "/folder"),
+    "symlink": lambda: os.symlink(scratch, outside + "/symlink"),
+    "mkfifo": lambda: os.mkfifo(outside + "/pipe"),
+    "rename out": lambda: os.rename(scratch + "/mine", outside + "/mine"),
+    "rename folder out": lambda: os.rename(scratch + "/folder", outside + "/folder2"),
+    "hard link out": lambda: os.link(through("c", there), outside + "/hard"),
+    "hard link in": lambda: write([os.link(there, scratch + "/hard"), scratch + "/hard"][1]),
+    "rename in": lambda: os.rename(outside + "/second", scratch + "/second"),
+    "rmdir": lambda: os.rmdir(outside + "/empty"),
+    "unlink": lambda: os.unlink(outside + "/third"),
+}
+METADATA_ATTEMPTS = {
+    "chmod": lambda: os.chmod(there, 0o600),
+    "times": lambda: os.utime(there, (1, 1)),
+    "attribute": lambda: os.setxattr(there, "user.x", b"x"),
+}
+"""
+
+
+def fill(outside, user):
+    """Puts the things into a directory that FILE_ATTEMPTS are after."""
+    for name in ("file", "second", "third"):
+        (outside / name).write_text("before")
+        os.utime(outside / name, (100, 100))
+    (outside / "empty").mkdir()
+    if user == "plain user":
+        for path in outside.iterdir():
+            os.chown(path, PLAIN_USER, PLAIN_USER)
+
+
+def look(outside):
+    """All that is in a directory: contents, modes and times."""
+    found = {}
+    for path in sorted(outside.rglob("*")):
+        about = path.lstat()
+        found[path.name] = (about.st_mode, about.st_mtime, path.is_file() and path.read_text())
+    return found
