@@ -208,7 +208,9 @@ class _Slots:
         self.reaches = engine.reaches(options.capacity)
         self.nothing = no_report(options.exchange_shape())
         with jax.default_device(device):
-            self.state = _init_slots(policy, options.slots, options.capacity)
+            state = _init_slots(policy, options.slots, options.capacity)
+        # Bound to the device from the start, as later states are: one program for both.
+        self.state = jax.device_put(state, device)
         self.decoding = np.zeros(options.slots, bool)
 
     def advance(self, commands: Commands) -> Report:
