@@ -14,9 +14,9 @@ from sepo_jax.policy.rope_scaling import RopeScaling
 from sepo_jax.policy.sampling import (
     Sampled,
     Sampling,
+    fold_index,
     sample_tokens,
     token_key,
-    token_uniform,
 )
 from sepo_jax.policy.scores import TokenScores, token_scores
 from sepo_jax.policy.tokenizer import end_token_ids, load_tokenizer, train_tokenizer
@@ -40,6 +40,7 @@ __all__ = [
     "detach",
     "end_token_ids",
     "extend",
+    "fold_index",
     "fork_slot",
     "generate",
     "init_adapter",
@@ -55,6 +56,5 @@ __all__ = [
     "text_log_probs",
     "token_key",
     "token_scores",
-    "token_uniform",
     "train_tokenizer",
 ]

@@ -14,7 +14,7 @@ import numpy as np
 
 from sepo_jax.policy.chat import render
 from sepo_jax.policy.policy import Policy
-from sepo_jax.policy.sampling import Sampling, sample_tokens, token_key, token_uniform
+from sepo_jax.policy.sampling import Sampling, fold_index, sample_tokens, token_key
 
 Prompt = str | Sequence[Mapping[str, str]]
 WHOLE_SOFTMAX = Sampling()
@@ -98,7 +98,7 @@ def _decode(policy: Policy, params, prompts, lengths, room: int, limit, sampling
 
     def one_token(carry):
         step, cache, logits, active, tokens, logp, counts = carry
-        drawn = sample_tokens(token_uniform(keys, jnp.full(rows, step)), logits, sampling)
+        drawn = sample_tokens(fold_index(keys, jnp.full(rows, step)), logits, sampling)
         tokens = tokens.at[:, step].set(jnp.where(active, drawn.token, 0))
         logp = logp.at[:, step].set(jnp.where(active, drawn.logp, 0.0))
         cache, logits = policy.decode_step(params, cache, drawn.token, active)

@@ -1,4 +1,11 @@
-"""Sampling by inverse CDF with one uniform number per slot, and the keys those numbers come from.
+"""Sampling as a race between tokens, and the keys that its random numbers come from.
+
+Every token of weight w finishes after a time drawn from the exponential distribution with mean 1/w,
+and the first wins: token i with probability w_i / sum(w). Rounding moves the result only where the
+first two are as good as level, so slot counts and array shapes, which change the last bits of the
+logits, practically never change a token. (A running sum of probabilities is not like that: all its
+boundaries move together.) The race is run twice, between blocks of about sqrt(V) tokens and inside
+the winner, which needs 2 sqrt(V) random numbers in place of V.
 
 What is reported of a sampled token is its log-probability under the distribution it was drawn from:
 after the legal list, the temperature and the truncation. Without truncation that is what
@@ -70,23 +77,23 @@ class Sampled:
 
 
 def sample_tokens(
-    uniform: jax.Array,
+    keys: jax.Array,
     logits: jax.Array,
     sampling: Sampling = Sampling(),
     allowed: jax.Array | None = None,
 ) -> Sampled:
-    """Draws one token per slot: the first token whose cumulative probability exceeds `uniform`.
+    """Draws one token per slot.
 
     Args:
-      uniform: float32 [S] in [0, 1). logits: float32 [S, V].
+      keys: uint32 [S, 2], of `fold_index`. logits: float32 [S, V].
       sampling: static settings.
       allowed: bool [S, V], tokens that may be drawn; None allows all. A slot where nothing is
         allowed gets log-probability -inf.
 
     Returns:
-      Sampled. Forbidden and truncated tokens are never drawn, whatever `uniform` is.
+      Sampled. Forbidden and truncated tokens are never drawn, whatever the key.
     """
-    chex.assert_rank([uniform, logits], [1, 2])
+    chex.assert_rank([keys, logits], [2, 2])
     if allowed is not None:
         chex.assert_equal_shape([logits, allowed])
         logits = jnp.where(allowed, logits, -jnp.inf)
@@ -94,7 +101,7 @@ def sample_tokens(
         token = jnp.argmax(logits, axis=-1)
     else:
         logits = truncate(logits, sampling)
-        token = _inverse_cdf(uniform, logits, sampling.temperature)
+        token = _race(keys, logits, sampling.temperature)
     token = token.astype(jnp.int32)
     logp, entropy = token_scores(logits, token, sampling.temperature)
     return Sampled(token=token, logp=logp, entropy=entropy)
@@ -117,35 +124,27 @@ def truncate(logits: jax.Array, sampling: Sampling) -> jax.Array:
     return jnp.where(kept, logits, -jnp.inf)
 
 
-def _inverse_cdf(uniform, logits, temperature):
-    """First token whose cumulative probability exceeds `uniform`, in two levels of about sqrt(V).
-
-    Sums over blocks choose the block, the cumulative sum inside it chooses the token; a token of
-    weight 0 is never chosen, even where rounding moves a cumulative sum.
-    """
+def _race(keys, logits, temperature):
+    """The winner among tokens of weight exp(logits / temperature), in two rounds."""
     rows, vocabulary = logits.shape
     block = 1 << ((vocabulary - 1).bit_length() + 1) // 2
     peak = jnp.max(logits, axis=-1, keepdims=True)
     weights = jnp.exp((logits - peak) / temperature)
     weights = jnp.pad(weights, ((0, 0), (0, -vocabulary % block))).reshape(rows, -1, block)
-    sums = jnp.sum(weights, axis=-1)
-    goal = uniform * jnp.sum(sums, axis=-1)
-    chosen, goal = _first_above(goal, sums)
+    blocks = weights.shape[1]
+    draws = jax.vmap(lambda key: jax.random.bits(key, (blocks + block,), jnp.uint32))(keys)
+    times = _exponential(draws)
+    # The first to finish has the largest weight over time; weight 0 never finishes.
+    chosen = jnp.argmax(jnp.sum(weights, axis=-1) / times[:, :blocks], axis=-1)
     inside = jnp.take_along_axis(weights, chosen[:, None, None], axis=1)[:, 0]
-    token, _ = _first_above(goal, inside)
+    token = jnp.argmax(inside / times[:, blocks:], axis=-1)
     return jnp.minimum(chosen * block + token, vocabulary - 1)
 
 
-def _first_above(goal, weights):
-    """Index of the first positive entry [S, n] whose running sum passes `goal`, and the rest."""
-    total = jnp.cumsum(weights, axis=-1)
-    positive = weights > 0
-    hit = (total > goal[:, None]) & positive
-    count = weights.shape[-1]
-    last = count - 1 - jnp.argmax(positive[:, ::-1], axis=-1)
-    index = jnp.where(jnp.any(hit, axis=-1), jnp.argmax(hit, axis=-1), last)
-    below = jnp.take_along_axis(total - weights, index[:, None], axis=-1)[:, 0]
-    return index, goal - below
+def _exponential(bits):
+    """Times in (0, inf) of mean 1 from uint32 `bits`; short ones, which decide, are fine."""
+    uniform = (bits.astype(jnp.float32) + 0.5) * jnp.float32(2**-32)
+    return -jnp.log1p(-jnp.minimum(uniform, jnp.float32(1 - 2**-24)))
 
 
 def token_key(seed, step, prompt, member) -> jax.Array:
@@ -164,12 +163,7 @@ def token_key(seed, step, prompt, member) -> jax.Array:
     return keys.reshape(*shape, 2)
 
 
-def token_uniform(keys: jax.Array, token_index: jax.Array) -> jax.Array:
-    """The uniform number in (0, 1) of token `token_index` [S] of trajectories with `keys` [S, 2].
-
-    float32 with 23 random bits, at the middle of its cell, so that it is unbiased and never 0 or 1.
-    """
+def fold_index(keys: jax.Array, token_index: jax.Array) -> jax.Array:
+    """Keys uint32 [S, 2] of the tokens `token_index` [S] of trajectories with `keys` [S, 2]."""
     chex.assert_rank([keys, token_index], [2, 1])
-    folded = jax.vmap(jax.random.fold_in)(keys, token_index.astype(jnp.uint32))
-    bits = jax.vmap(lambda key: jax.random.bits(key, dtype=jnp.uint32))(folded)
-    return ((bits >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2**-23)
+    return jax.vmap(jax.random.fold_in)(keys, token_index.astype(jnp.uint32))

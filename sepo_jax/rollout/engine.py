@@ -27,7 +27,7 @@ from ..policy import (
     reset_slots,
     sample_tokens,
     token_key,
-    token_uniform,
+    fold_index,
 )
 from ..sandbox.exchange import KEY_PARTS, Chunks, Commands, Report
 
@@ -197,8 +197,8 @@ def _decode_within(policy, params, state, report, sampling, ends, steps, reach):
         step, state, report = carry
         active = state.decoding
         cache, logits = policy.decode_step(params, state.cache, state.pending, active, reach)
-        uniform = token_uniform(state.keys, state.token_index)
-        sampled = sample_tokens(uniform, logits, sampling)
+        token_keys = fold_index(state.keys, state.token_index)
+        sampled = sample_tokens(token_keys, logits, sampling)
         count = state.count + active
         ended = (sampled.token[:, None] == ends[None]).any(axis=1) | (count >= state.limit)
         state = state._replace(

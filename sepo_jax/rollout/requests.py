@@ -24,7 +24,7 @@ from ..policy import (
     reset_slots,
     sample_tokens,
     token_key,
-    token_uniform,
+    fold_index,
 )
 
 
@@ -365,8 +365,8 @@ def decode(
     ends = jnp.asarray(end_ids, jnp.int32)
 
     def one_token(_, state: SlotState) -> SlotState:
-        uniform = token_uniform(state.keys, state.token_index)
-        sampled = sample_tokens(uniform, state.logits, sampling)
+        token_keys = fold_index(state.keys, state.token_index)
+        sampled = sample_tokens(token_keys, state.logits, sampling)
         active = state.decoding
         here = active[:, None] & (jnp.arange(limit)[None] == state.count[:, None])
         cache, logits = policy.decode_step(params, state.cache, sampled.token, active, reach)

@@ -9,12 +9,12 @@ import pytest
 
 from sepo_jax.policy import (
     Sampling,
+    fold_index,
     fork_slot,
     reset_slots,
     sample_tokens,
     token_key,
     token_scores,
-    token_uniform,
 )
 
 LENGTH = 12
@@ -163,8 +163,8 @@ def _roll_out(policy, params, prompt, temperature, num_tokens):
 
     def body(carry, index):
         cache, logits = carry
-        uniform = token_uniform(keys, jnp.full((slots,), index))
-        drawn = sample_tokens(uniform, logits, sampling)
+        token_keys = fold_index(keys, jnp.full((slots,), index))
+        drawn = sample_tokens(token_keys, logits, sampling)
         carry = policy.decode_step(params, cache, drawn.token, jnp.ones(slots, bool))
         return carry, drawn
 

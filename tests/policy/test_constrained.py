@@ -12,10 +12,10 @@ from sepo_jax.policy import (
     Policy,
     Sampling,
     action_log_probs,
+    fold_index,
     render,
     sample_tokens,
     token_key,
-    token_uniform,
 )
 from sepo_jax.policy.constrained import _score, action_tokens
 
@@ -61,8 +61,8 @@ def test_constrained_samples_never_leave_the_list(policy, params, tokenizer, pro
     def roll_out(params, prompt):
         def body(carry, index):
             cache, logits, state = carry
-            uniform = token_uniform(keys, jnp.full((slots,), index))
-            drawn = sample_tokens(uniform, logits, Sampling(), mask[state])
+            token_keys = fold_index(keys, jnp.full((slots,), index))
+            drawn = sample_tokens(token_keys, logits, Sampling(), mask[state])
             cache, logits = policy.decode_step(params, cache, drawn.token, jnp.ones(slots, bool))
             return (cache, logits, table[state, drawn.token]), (drawn.token, drawn.logp)
 
