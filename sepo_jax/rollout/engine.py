@@ -23,11 +23,11 @@ import jax.numpy as jnp
 from ..policy import (
     Policy,
     Sampling,
+    fold_index,
     fork_slot,
     reset_slots,
     sample_tokens,
     token_key,
-    fold_index,
 )
 from ..sandbox.exchange import KEY_PARTS, Chunks, Commands, Report
 
