@@ -34,7 +34,7 @@ def start(function, *arguments, hash_seed: int = 0) -> subprocess.Popen:
     return process
 
 
-def result(process: subprocess.Popen, seconds: float = 60):
+def result(process: subprocess.Popen, seconds: float = 120):
     """What the other process returned; it is killed after so many seconds."""
     try:
         output, _ = process.communicate(timeout=seconds)
