@@ -42,6 +42,9 @@ PROTECTIONS = (
 )
 OPEN_FILES = 1024
 
+# Numerical libraries would start a thread for each core, in every worker, against its limits.
+_THREADS_OF_LIBRARIES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
 _NO_NEW_PRIVILEGES, _CHILD_SUBREAPER = 38, 36
 _CAPABILITY_VERSION = 0x20080522
 
@@ -93,8 +96,9 @@ class Limits:
 def confine(limits: Limits, scratch: Path, own_threads: int = 0) -> tuple[str, ...]:
     """Confines this process for good; called once, before any environment is made.
 
-    The process must be freshly spawned with a single thread. It gets a session of its own, and
-    `scratch` as its directory for temporary files. With limits.processes, the call returns in a
+    The process must be freshly spawned with a single thread. It gets a session of its own,
+    `scratch` as its directory for temporary files, and one thread in numerical libraries unless
+    the environment's variables say otherwise. With limits.processes, the call returns in a
     child of the calling process, which waits outside and ends as the child does: another process
     id, the same open files.
 
@@ -130,6 +134,8 @@ def confine(limits: Limits, scratch: Path, own_threads: int = 0) -> tuple[str, .
             in_force += ["system_call_filter"] if seccomp.install(rules) else []
     else:
         _limit_resources(limits)
+    for name in _THREADS_OF_LIBRARIES:
+        os.environ.setdefault(name, "1")
     os.environ["TMPDIR"] = str(writable[0])
     if "tempfile" in sys.modules:
         sys.modules["tempfile"].tempdir = None
@@ -293,6 +299,11 @@ def _left_open(limits: Limits, in_force: Iterable[str]) -> list[str]:
             "write files outside the scratch directory",
             {"landlock_files", mounts},
             "use Linux 5.13 or later with landlock (lsm=landlock,...), or " + _USER_NAMESPACES,
+        ),
+        (
+            "truncate files outside the scratch directory",
+            {"landlock_truncation", mounts},
+            "use Linux 6.2 or later with landlock, or " + _USER_NAMESPACES,
         ),
         ("change modes and times of files outside", {mounts}, _USER_NAMESPACES),
         (

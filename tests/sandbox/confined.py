@@ -15,7 +15,7 @@ import pytest
 
 import sepo_jax
 
-WATCHDOG = 30
+WATCHDOG = 120  # seconds; far more than any of these processes needs on an idle machine
 PLAIN_USER = 65534
 USERS = ("this user", "plain user")
 TEMPORARY = tempfile.gettempdir()
@@ -87,6 +87,16 @@ def run_python(code, *arguments, **options):
             process.kill()
             raise
     return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
+
+
+@contextlib.contextmanager
+def sleeping(user):
+    """A process of `user` that only sleeps."""
+    with start_python("import time; time.sleep(60)", user=user) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 HELPERS = """
@@ -178,12 +188,15 @@ ATTEMPTS = {
     "rmdir": lambda: os.rmdir(outside + "/empty"),
     "unlink": lambda: os.unlink(outside + "/third"),
 }
-METADATA_ATTEMPTS = {
+"""
+METADATA = """
+ATTEMPTS |= {
     "chmod": lambda: os.chmod(there, 0o600),
     "times": lambda: os.utime(there, (1, 1)),
     "attribute": lambda: os.setxattr(there, "user.x", b"x"),
 }
 """
+TELL_ATTEMPTS = "tell({name: attempt(action) for name, action in ATTEMPTS.items()})"
 
 
 def fill(outside, user):

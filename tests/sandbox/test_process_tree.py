@@ -15,6 +15,7 @@ from sandbox.confined import (
     arguments_of,
     need_protection,
     reachable,
+    run_confined,
     start_python,
 )
 
@@ -22,10 +23,9 @@ from sepo_jax.sandbox import pids_cgroup
 from sepo_jax.sandbox.isolation import kill_tree
 
 
-def left_groups():
-    """Control groups of workers that are no more."""
-    found = [group for place in pids_cgroup._places() for group in place.glob("sepo_jax-*")]
-    return [group for group in found if not Path("/proc", group.name.split("-")[1]).exists()]
+def has_group(pid):
+    """Whether a worker has a control group."""
+    return any((place / f"{pids_cgroup.PREFIX}{pid}").exists() for place in pids_cgroup._places())
 
 
 @pytest.mark.parametrize("processes", [0, 4])
@@ -47,7 +47,7 @@ while True:
                 assert process.poll() is None
             kill_tree(process.pid)
             assert process.wait(timeout=WATCHDOG) == -signal.SIGKILL
-    assert left_groups() == []
+        assert not has_group(process.pid)
 
 
 GRANDCHILDREN = """
@@ -85,7 +85,7 @@ def running(token):
 
 def wait_for(condition):
     """Waits until a condition holds, and says whether it does in the end."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + WATCHDOG
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
     return condition()
@@ -100,6 +100,7 @@ def test_grandchildren_end_with_the_worker(user, end):
         arguments = arguments_of(GRANDCHILDREN, scratch, end, {"processes": 8})
         with start_python(*arguments, user=user) as process:
             assert process.stdout.readline() == '"ready"\n'
+            grouped = has_group(process.pid)
             if end == "kill":
                 assert len(running(token)) == 2
                 os.kill(process.pid, signal.SIGKILL)
@@ -108,6 +109,10 @@ def test_grandchildren_end_with_the_worker(user, end):
             status = process.wait(timeout=WATCHDOG)
         assert status == (7 if end == "exit" else -signal.SIGKILL)
         assert wait_for(lambda: running(token) == [])
+        if end == "kill":  # what nobody removes goes when the next worker starts
+            assert has_group(process.pid) == grouped
+            assert run_confined("", scratch, user, processes=1) == (0, [])
+        assert not has_group(process.pid)
 
 
 TIED = "namespaces.process_control(1, signal.SIGKILL)"
@@ -174,17 +179,20 @@ def test_kill_tree_finds_the_session_of_a_worker_that_is_dead():
 CHAIN = """
 import os, signal, sys
 print("ready", flush=True)
-for _ in range(1000):  # every child has a child at once, until the alarm ends it all
+for _ in range(300):  # every child has a child at once, until the alarm ends it all
     signal.alarm(20)
     if os.fork():
         signal.pause()
+    if sys.argv[2] == "sessions":
+        os.setsid()
 signal.pause()
 """
 
 
-def test_kill_tree_stops_what_keeps_forking():
+@pytest.mark.parametrize("kind", ["one session", "sessions"])
+def test_kill_tree_stops_what_keeps_forking(kind):
     token = f"chain-{os.getpid()}"
-    with start_python(CHAIN, token, user="this user") as process:
+    with start_python(CHAIN.replace("sys.argv[2]", repr(kind)), token, user="this user") as process:
         assert process.stdout.readline() == "ready\n"
         kill_tree(process.pid)
         assert process.wait(timeout=WATCHDOG) == -signal.SIGKILL

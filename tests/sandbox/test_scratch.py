@@ -9,12 +9,10 @@ import sys
 import tempfile
 
 import pytest
-from sandbox.confined import PLAIN_USER, USERS, need, reachable, run_python
+from sandbox.confined import PLAIN_USER, USERS, WATCHDOG, need, reachable, run_python
 
 from sepo_jax.sandbox import scratch as scratch_module
 from sepo_jax.sandbox.scratch import Scratch
-
-WATCHDOG = 20
 
 
 @pytest.fixture(autouse=True)
