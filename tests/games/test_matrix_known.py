@@ -4,23 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+from matrix_games import RPS, plain_gains, random_game
 
 from sepo_jax.games import matrix
 from sepo_jax.games.matrix import bimatrix_gains, exploitability, nash_conv
-
-RPS = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]])
-
-
-def random_game(shape, seed, batch=()):
-    rng = np.random.default_rng(seed)
-    m, n = shape
-    payoffs = rng.uniform(-1, 1, (*batch, m, n))
-    return payoffs, rng.dirichlet(np.ones(m), batch), rng.dirichlet(np.ones(n), batch)
-
-
-def plain_gains(first, second, row, col):
-    value = (row @ first @ col, row @ second @ col)
-    return np.array([(first @ col).max() - value[0], (row @ second).max() - value[1]])
 
 
 def support_enumeration(first, second):
