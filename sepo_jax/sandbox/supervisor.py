@@ -150,24 +150,21 @@ class Supervisor:
         self._accept(request)
 
     def dispatch(self, now: float) -> None:
-        """Gives every idle worker something to do, while there is something."""
-        for station in self.stations:
-            while station.state == IDLE and station.queue:
-                episode = station.queue.popleft()
-                episode.queued = False
-                request, is_replay = episode.next_request()
-                if request is None:
-                    continue
-                if request.call.kind == "close":
-                    station.worker.send(0, request)
-                    self._forget(episode, not_open(episode.number))
-                    continue
-                if request.call.kind in BEGINNINGS and not is_replay:
-                    episode.history.clear()
-                    episode.replayed = 0
-                station.task = Task(next(self._numbers), episode, request, is_replay)
-                station.state, station.since = BUSY, now
-                station.worker.send(station.task.number, request)
+        """Gives idle workers something to do until all are busy or nothing is left."""
+        while station := next((s for s in self.stations if s.state == IDLE and s.queue), None):
+            episode = station.queue.popleft()
+            episode.queued = False
+            request, is_replay = episode.next_request()
+            if request.call.kind == "close":
+                station.worker.send(0, request)
+                self._forget(episode, not_open(episode.number))
+                continue
+            if request.call.kind in BEGINNINGS and not is_replay:
+                episode.history.clear()
+                episode.replayed = 0
+            station.task = Task(next(self._numbers), episode, request, is_replay)
+            station.state, station.since = BUSY, now
+            station.worker.send(station.task.number, request)
 
     def ready(self, station: Station) -> None:
         """A worker has started; raises BadAnswer when it had before."""

@@ -26,28 +26,29 @@ _PR_SET_PDEATHSIG = 1
 _CLEANING_SECONDS = 0.5
 
 
-def main(channel: int, parent: int) -> None:
-    """Serves a parent until it asks for the end, or is gone.
+def main(channel: int) -> None:
+    """Serves the parent at the other end of a stream socket until it asks for the end, or is gone.
 
     Args:
-      channel: descriptor of a stream socket to the parent.
-      parent: its process id.
+      channel: descriptor of the socket.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt ends
     os.set_inheritable(channel, False)
     end_with_parent()
-    if os.getppid() != parent:
-        os._exit(1)  # it ended before it could be watched
-    header, body = read_frame(channel)
+    try:
+        header, body = read_frame(channel)
+    except EOFError:
+        sys.exit(1)
     directory = Path(header["directory"])
     try:
         limits, factory = pickle.loads(body)
         with warnings.catch_warnings():
             if not header["warn"]:
                 warnings.simplefilter("ignore")
-            confine(limits, directory)
+            confine(limits, directory, own_threads=1)
         end_with_parent()  # a change of rights forgets it
-        threading.Thread(target=_watch, args=(channel, directory), daemon=True).start()
+        watcher = threading.Thread(target=_watch, args=(channel, directory), daemon=True)
+        watcher.start()
         host = Host(_load(factory, header["main"]), directory)
     except Exception as error:
         write_frame(channel, _answer(0, "unready", 0), reply_of(error).body)
@@ -56,7 +57,7 @@ def main(channel: int, parent: int) -> None:
         write_frame(channel, _answer(0, "ready", 0))
         serve(channel, host, limits, header["main"])
     except (EOFError, ConnectionError):
-        signal.pause()  # the parent is gone, and the watching thread ends this process
+        watcher.join()  # the parent is gone: this thread ends the process
 
 
 def serve(channel: int, host: Host, limits: Limits, main_module: dict[str, str]) -> None:

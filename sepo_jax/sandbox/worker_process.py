@@ -62,7 +62,7 @@ class WorkerProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._process = _spawn(theirs.fileno(), self._directory)
+                self._process = _spawn(theirs.fileno())
                 self.pidfd = os.pidfd_open(self._process.pid)
             except BaseException:
                 ours.close()
@@ -143,6 +143,7 @@ class WorkerProcess:
     def _bury(self) -> str:
         code = None
         if self._process is not None:
+            self._kill_from_inside()
             kill_tree(self._process.pid)
             with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel, if so
                 code = self._process.wait(timeout=5)
@@ -152,14 +153,27 @@ class WorkerProcess:
         self._scratch.remove(self._directory)
         return self.last_words or _describe(code)
 
+    def _kill_from_inside(self) -> None:
+        """Where a process waits outside the worker's pid namespace, has that one reap the rest.
 
-def _spawn(channel: int, directory: Path) -> subprocess.Popen:
+        Killed with them, it would leave the dead to process 1, which reaps in its own time.
+        """
+        place = Path("/proc", str(self._process.pid))
+        with contextlib.suppress(OSError):
+            inside, outside = (os.readlink(place / "ns" / n) for n in ("pid_for_children", "pid"))
+            if inside != outside:
+                for child in (place / "task" / place.name / "children").read_text().split():
+                    os.kill(int(child), signal.SIGKILL)
+                self.wait(1.0)
+
+
+def _spawn(channel: int) -> subprocess.Popen:
     # An own command in place of multiprocessing: that imports the parent's main module in every
     # worker, JAX and all, and keeps one more process.
     paths = [str(path) for path in sys.path]
     code = (
         f"import sys; sys.path[:] = {paths!r}; from sepo_jax.sandbox.worker import main; "
-        f"main({channel}, {os.getpid()})"
+        f"main({channel})"
     )
     variables = {
         name: value
@@ -170,7 +184,7 @@ def _spawn(channel: int, directory: Path) -> subprocess.Popen:
         [sys.executable, "-c", code],
         stdin=subprocess.DEVNULL,
         stdout=2,  # what environments print must not mix with the parent's own output
-        env={"PYTHONHASHSEED": "0"} | variables | {"TMPDIR": str(directory)},
+        env={"PYTHONHASHSEED": "0"} | variables,
         pass_fds=(channel,),
         start_new_session=True,
     )
