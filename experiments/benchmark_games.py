@@ -7,9 +7,7 @@ of a million 5x5 matrix games in bytes moved a second, beside a copy in the same
 one kind take turns; the best turn counts. --write feeds README's table.
 """
 
-import json
 import os
-import subprocess
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +17,7 @@ from absl import flags
 from games_workloads import best_rates, matrix_contenders, tree_contenders
 from tqdm import tqdm
 
+from sepo_jax.evaluation.results import source_commit, write_result
 from sepo_jax.training.command_line import run_main
 
 PATH = Path(__file__).resolve().parent / "results" / "benchmark_games.json"
@@ -74,21 +73,18 @@ def main() -> None:
         return
     packages = ("jax", "jaxlib", "numpy", "open_spiel")
     machine = f"{os.cpu_count()} CPU cores, JAX on {jax.devices()[0].platform}"
-    git = ["git", "rev-parse", "HEAD"]
     result = {
         "title": "Exact evaluation: NashConv of policies and of matrix games",
         "command": f"python experiments/benchmark_games.py --seed={SEED.value} --write",
         "seeds": [SEED.value],
-        "commit": subprocess.check_output(git, cwd=PATH.parents[1], text=True).strip(),
+        "commit": source_commit(),
         "versions": {name: version(name) for name in packages} | {"hardware": machine},
         "columns": COLUMNS,
         "rows": rows,
         "notes": f"float32 here, float64 in OpenSpiel, which takes one policy at a time; values "
         f"agree to 1e-4. Best of {TURNS.value} interleaved turns.",
     }
-    PATH.parent.mkdir(exist_ok=True)
-    PATH.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"wrote {PATH}")
+    print(f"wrote {write_result(PATH, result)}")
 
 
 if __name__ == "__main__":

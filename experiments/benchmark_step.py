@@ -22,7 +22,7 @@ from step_sides import (
     make_prompts,
     table_rows,
     take_turns,
-    write_result,
+    write_table,
 )
 from tqdm import tqdm
 
@@ -92,7 +92,7 @@ def main() -> None:
     for row in [COLUMNS, *rows]:
         print("  ".join(map(format_cell, row)))
     if WRITE.value:
-        print(f"wrote {write_result(rows, versions, PEER.value, SEED.value, STEPS.value)}")
+        print(f"wrote {write_table(rows, versions, PEER.value, SEED.value, STEPS.value)}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sepo_jax.evaluation.results import source_commit, write_result
+
 HERE = Path(__file__).resolve().parent
 RESULT = HERE / "results" / "benchmark_step.json"
 PHASES = ("generate", "score", "update")
@@ -177,20 +179,17 @@ NOTES = (
 )
 
 
-def write_result(rows: list, versions: dict, peer: str, seed: int, steps: int) -> Path:
+def write_table(rows: list, versions: dict, peer: str, seed: int, steps: int) -> Path:
     """Writes the table where README's renderer looks for it."""
-    git = ["git", "rev-parse", "HEAD"]
     options = "" if peer == "none" else f"--peer={peer} --peer_python=... "
     result = {
         "title": "One GRPO step of SmolLM2-135M",
         "command": f"python experiments/benchmark_step.py {options}--seed={seed} --write",
         "seeds": [seed],
-        "commit": subprocess.check_output(git, cwd=HERE.parent, text=True).strip(),
+        "commit": source_commit(),
         "versions": versions | {"hardware": f"{os.cpu_count()} CPU cores"},
         "columns": COLUMNS,
         "rows": rows,
         "notes": NOTES.format(steps=steps),
     }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return RESULT
+    return write_result(RESULT, result)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from absl import flags
 
+from sepo_jax.evaluation.results import write_result
 from sepo_jax.training import train
 from sepo_jax.training.command_line import load_config, load_module, run_main
 
@@ -64,9 +65,7 @@ def main() -> None:
     print(json.dumps(result, indent=1))
     if WRITE.value:
         path = ROOT / "experiments" / "results" / f"{config.name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        print(f"wrote {path}")
+        print(f"wrote {write_result(path, result)}")
 
 
 if __name__ == "__main__":

@@ -18,12 +18,14 @@ In the README the table NAME stands between two comment lines, `<!-- results:NAM
 import json
 import math
 import re
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..algorithms import ALGORITHMS
 from ..names import nearest, unknown
+from .files import replace_text
 
 KEYS = ("title", "command", "seeds", "commit", "versions", "columns", "rows", "notes")
 _BLOCK = re.compile(r"<!-- results:([\w-]*) -->\n(.*?)<!-- /results -->", re.DOTALL)
@@ -70,6 +72,30 @@ def load_result(path: str | Path) -> dict[str, Any]:
             if isinstance(cell, float) and not math.isfinite(cell):
                 raise ValueError(f"{path}: row {index} holds {cell}; use null for not measured")
     return result
+
+
+def write_result(path: str | Path, result: Mapping[str, Any]) -> Path:
+    """Writes one results file as a whole, in a directory that is made where it is absent."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, json.dumps(result, indent=1) + "\n")
+    return path
+
+
+def source_commit() -> str:
+    """Revision of this package's source, or "unknown" outside a checkout."""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return found.stdout.strip()
 
 
 def format_cell(cell: Any) -> str:

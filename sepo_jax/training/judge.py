@@ -1,9 +1,7 @@
 """Evaluation inside a run: exact after every few steps, match play at the end of a stage."""
 
-import subprocess
 import sys
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import chex
@@ -11,6 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ..evaluation import exact_nash_conv, nash_conv_of_table, play_matches
+from ..evaluation.results import source_commit
 from ..games import solve_sequence_form
 from ..policy import Policy, Sampling
 from .run_directory import RunDirectory
@@ -41,7 +40,7 @@ class Judge:
 
     def baselines(self, params: chex.ArrayTree) -> None:
         """Uniform, best known and untrained figures, which every later one stands beside."""
-        figures: dict[str, Any] = {"seed": self.settings.seed, "commit": _commit()}
+        figures: dict[str, Any] = {"seed": self.settings.seed, "commit": source_commit()}
         figures |= {f"versions/{name}": version(name) for name in PACKAGES}
         if self.game is not None:
             uniform = self.game.uniform_policy()
@@ -120,19 +119,3 @@ class Judge:
         }
         tables = self.directory.read_json("tables.json")
         self.directory.write_json("tables.json", tables | {stage: rows})
-
-
-def _commit() -> str:
-    """Revision of the source the run was made with, or "unknown" outside a checkout."""
-    try:
-        found = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    return found.stdout.strip()
