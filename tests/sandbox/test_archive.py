@@ -68,6 +68,16 @@ def test_the_content_is_of_what_is_there_and_not_of_when(tree, tmp_path):
     assert pack_directory(other, LARGE) != pack_directory(tree, LARGE)
 
 
+def test_entries_stand_in_the_order_of_their_names(tree):
+    names = [f"{number * 7 % 50:02}" for number in range(50)]
+    for name in names:
+        (tree / name).touch()
+    assert [entry.name for entry in read_archive(pack_directory(tree, LARGE))] == [
+        ".",
+        *sorted(names),
+    ]
+
+
 def change_bytes(root):
     (root / "a").write_text("2")
 
@@ -152,6 +162,8 @@ def forged(*members: tuple[str, str, str], root: bool = True) -> bytes:
 ESCAPES = {
     "absolute": [("/tmp/sepo_jax_evil", "f", "")],
     "above": [("../evil", "f", "")],
+    "above as a directory": [("..", "d", ""), ("../evil", "f", "")],
+    "here as a directory": [("a", "d", ""), ("a/.", "d", ""), ("a/./evil", "f", "")],
     "above from below": [("a", "d", ""), ("a/../../evil", "f", "")],
     "dots": [("a", "d", ""), ("a/./evil", "f", "")],
     "two slashes": [("a", "d", ""), ("a//evil", "f", "")],
