@@ -1,8 +1,11 @@
 """Environments of the tests of whole rollouts; spawned workers import this module (no jax)."""
 
 import hashlib
+import os
 import random
 import time
+
+from sandbox.toys import fault_of
 
 from sepo_jax.sandbox.protocol import Prompt, Turn
 
@@ -55,3 +58,17 @@ class Duel(Talk):
 
     def asked(self, count):
         return (1,) if count == 1 else self.seats
+
+
+class FaultyTalk(Talk):
+    """A talk whose faults follow from its seed and turn, see `sandbox.toys.fault_of`."""
+
+    def step(self, actions):
+        fault = fault_of(self.seed, len(self.said))
+        if fault == "exit":
+            os._exit(9)
+        if fault == "hang":
+            time.sleep(1000)
+        if fault == "raise":
+            raise RuntimeError("as planned")
+        return super().step(actions)
