@@ -42,8 +42,13 @@ WRITE = flags.DEFINE_bool("write", False, "write experiments/results/benchmark_r
 DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
 
 
+def show(row: list) -> None:
+    """Prints a row without harm to the progress bar."""
+    tqdm.write("  ".join(map(format_cell, row)))
+
+
 def hold(model: Model, held: list[Contest], pool: Pool, bar: tqdm) -> list[list]:
-    """The rows of a model's contests."""
+    """The rows of a model's contests, printed as they come."""
     rows, seed = [], SEED.value
     bar.set_description(f"{model.name}: compiling")
     for side, work in rehearsals(held).items():
@@ -52,12 +57,15 @@ def hold(model: Model, held: list[Contest], pool: Pool, bar: tqdm) -> list[list]
         bar.set_description(f"{model.name}: {contest.title}")
         sides, turns = contest.sides, contest.turns
         plays = compete(model, contest.work, sides, pool, turns, seed, bar.update)
-        rows += table_rows(model.name, contest, plays)
+        found = table_rows(model.name, contest, plays)
+        for row in found:
+            show(row)
+        rows += found
     return rows
 
 
 def main() -> None:
-    """Measures, prints the table, and writes it when asked to."""
+    """Measures, prints each row as it comes, and writes the table when asked to."""
     if WRITE.value and QUICK.value:
         raise ValueError("--write takes a full run: leave out --quick")
     weights = Path(MODEL.value)
@@ -65,14 +73,13 @@ def main() -> None:
     workers = max(contest.workers for _, held in plan for contest in held)
     total = sum(count_episodes(held) for _, held in plan)
     rows = []
+    show(COLUMNS)
     with (
         ProcessPool(SlowEnvironment, workers=workers) as pool,
         tqdm(total=total, unit="episode") as bar,
     ):
         for make_model, held in plan:
             rows += hold(make_model(), held, pool, bar)
-    for row in [COLUMNS, *rows]:
-        print("  ".join(map(format_cell, row)))
     if WRITE.value:
         notes = NOTES.format(weights=weights_text(weights))
         print(f"wrote {write_result(rows, notes, DRIVER.value, SEED.value)}")
