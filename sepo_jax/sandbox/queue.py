@@ -236,9 +236,11 @@ class HostQueue:
         return True
 
     def _send(self, episode: RunningEpisode, kind: str, payload=None) -> None:
-        number = next(_NUMBERS)
+        number, begin = next(_NUMBERS), time.monotonic()
         episode.call = 0 if kind == "close" else number
         self._pool.submit(Call(number, episode.handle, kind, payload))
+        # A pool in this process performs the call here and now.
+        self.statistics.blocked += time.monotonic() - begin
 
     def _receive(self, answer: Answer) -> None:
         episode = self._running.get(answer.episode)
