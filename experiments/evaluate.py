@@ -4,6 +4,7 @@ python experiments/evaluate.py --run=runs/sepo_kuhn_seed0          # also writes
 python experiments/evaluate.py --policy=<Hugging Face directory>   # Kuhn poker, single hands
 """
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from sepo_jax.sepo import SepoWeights
 from sepo_jax.training.command_line import run_main
 from sepo_jax.training.run_directory import RunDirectory
 from sepo_jax.training.settings import Settings, read_settings
-from sepo_jax.training.setup import game_of, make_domain
+from sepo_jax.training.setup import engine_options, game_of, make_domain, make_pool
 
 RUN = flags.DEFINE_string("run", "", "directory of a finished run")
 POLICY = flags.DEFINE_string("policy", "", "Hugging Face directory of a policy, instead of a run")
@@ -57,23 +58,23 @@ def main() -> None:
     """Evaluates, prints, and for a run writes evaluation.json and the report again."""
     directory, settings = find_policy()
     policy, params = load(directory)
-    domain = make_domain(settings.domain)
-    sepo = settings.sepo
-    record = evaluate_policy(
-        policy,
-        params,
-        domain,
-        game_of(domain),
-        episodes=EPISODES.value,
-        seed=SEED.value,
-        weights=SepoWeights(
-            sepo.exploitability_weight, sepo.collusion_weight, sepo.externality_weight
-        ),
-        sampling=Sampling(temperature=TEMPERATURE.value),
-        slots=SLOTS.value,
-        max_action_tokens=settings.rollout.max_action_tokens,
-        progress=True,
-    )
+    domain, sepo = make_domain(settings.domain), settings.sepo
+    options = engine_options(settings, Sampling(temperature=TEMPERATURE.value))
+    with make_pool(settings.sandbox, domain) as environments:
+        record = evaluate_policy(
+            policy,
+            params,
+            domain,
+            game_of(domain),
+            episodes=EPISODES.value,
+            seed=SEED.value,
+            weights=SepoWeights(
+                sepo.exploitability_weight, sepo.collusion_weight, sepo.externality_weight
+            ),
+            options=dataclasses.replace(options, slots=SLOTS.value),
+            environments=environments,
+            progress=True,
+        )
     print(render_text(record))
     if RUN.value:
         run = RunDirectory(RUN.value)

@@ -16,7 +16,7 @@ from sepo_jax.forest import Forest, ForestBuilder
 from sepo_jax.objective import make_objective
 from sepo_jax.policy import Policy, load
 from sepo_jax.policy.config import LoraConfig
-from sepo_jax.rollout.requests import EngineOptions, Request, run_requests
+from sepo_jax.rollout import EngineOptions, complete
 from sepo_jax.training.batches import BatchMaker
 from sepo_jax.training.parallel import Parallel
 from sepo_jax.training.settings import Settings, read_settings
@@ -86,52 +86,51 @@ class Steps:
         self.step += 1
         return {
             **clock.seconds,
-            "sampled": sum(len(completion.tokens) for completion in completions.values()),
+            "sampled": sum(len(each.tokens) for samples in completions for each in samples),
             "entropy": float(metrics["entropy"].value),
             "peak": peak_bytes(),
         }
 
-    def generate(self) -> dict:
-        """A completion of every (prompt, member)."""
-        rollout, completions = self.settings.rollout, {}
-
-        def keep(request, completion):
-            completions[request.group, request.member] = completion
-            return ()
-
-        run_requests(
+    def generate(self) -> list:
+        """Completions of every prompt, `group` each."""
+        rollout, prompts = self.settings.rollout, self.work["prompt_ids"]
+        options = EngineOptions(
+            slots=rollout.slots,
+            capacity=max(map(len, prompts)) + rollout.max_action_tokens,
+            max_action_tokens=rollout.max_action_tokens,
+            exchange_interval=rollout.exchange_interval,
+        )
+        return complete(
             self.policy,
             self.params,
-            [
-                Request(tuple(prompt), group, member)
-                for group, prompt in enumerate(self.work["prompt_ids"])
-                for member in range(self.work["group"])
-            ],
-            keep,
-            EngineOptions(rollout.slots, rollout.max_action_tokens, rollout.exchange_interval),
+            prompts,
+            options,
+            samples=self.work["group"],
             seed=self.work["seed"],
             step=self.step,
         )
-        return completions
 
-    def score(self, completions: dict):
+    def score(self, completions: list):
         """Rewards, rows, log-probabilities of the reference policy, advantages."""
         batch, _ = self.maker.make(self.forest(completions), self.params, self.reference)
         return batch
 
-    def forest(self, completions: dict) -> Forest:
+    def forest(self, completions: list) -> Forest:
         """A tree for every prompt, its completions below it."""
         builder = ForestBuilder()
-        roots = [builder.add(ids, group=g) for g, ids in enumerate(self.work["prompt_ids"])]
-        for (group, _), completion in sorted(completions.items(), key=lambda item: item[0]):
-            builder.add(
-                completion.tokens,
-                roots[group],
-                is_action=True,
-                behavior_logp=completion.logp,
-                entropy=completion.entropy,
-                reward=reward(completion.tokens.tolist()),
-            )
+        for group, (ids, samples) in enumerate(
+            zip(self.work["prompt_ids"], completions, strict=True)
+        ):
+            root = builder.add(ids, group=group)
+            for completion in samples:
+                builder.add(
+                    completion.tokens,
+                    root,
+                    is_action=True,
+                    behavior_logp=completion.logp,
+                    entropy=completion.entropy,
+                    reward=reward(completion.tokens.tolist()),
+                )
         return builder.build()
 
     def train(self, batch):

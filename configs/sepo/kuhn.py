@@ -79,6 +79,7 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     config.algorithm.name = options["algorithm"]
     config.sepo.credit = options["credit"]
     config.sepo.exploiter_pool = EXPLOITERS[options["exploiters"]]
+    config.rollout.capacity = 128  # prompts of a tokenizer trained on this domain have up to 113
     if options["policy"] != "fresh":
         _use_adapters(config, options["policy"])
     if options["runlocal"]:
@@ -110,6 +111,7 @@ def _use_adapters(config: config_dict.ConfigDict, policy: str) -> None:
     config.sepo.learning_rate = 3e-4
     config.sepo.groups_per_opponent = 4
     config.sepo.rollouts_per_group = 6
+    config.rollout.capacity = 160 if policy in SOURCES else 256  # SmolLM2's prompts: up to 133
     config.rollout.row_length = 1024  # a step's replies below the shared rules, in one row
     config.evaluation.every = 10
     config.evaluation.match_episodes = 100

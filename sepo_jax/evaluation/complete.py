@@ -7,9 +7,11 @@ import chex
 import numpy as np
 
 from ..games.tree import TreeGame
-from ..policy import Policy, Sampling
+from ..policy import Policy
+from ..rollout import EngineOptions
+from ..sandbox.protocol import Pool
 from ..sepo import SepoWeights
-from .matches import DEFAULT_SAMPLING, DEFAULT_WEIGHTS, match_play, sampled_nash_conv
+from .matches import DEFAULT_OPTIONS, DEFAULT_WEIGHTS, match_play, sampled_nash_conv
 from .measures import describe
 from .policy_table import exact_nash_conv, nash_conv_of_table
 from .statistics import Interval
@@ -24,9 +26,8 @@ def evaluate_policy(
     episodes: int = 200,
     seed: int = 0,
     weights: SepoWeights = DEFAULT_WEIGHTS,
-    sampling: Sampling = DEFAULT_SAMPLING,
-    slots: int = 64,
-    max_action_tokens: int = 8,
+    options: EngineOptions = DEFAULT_OPTIONS,
+    environments: Pool | None = None,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Exact values, match play and the sampled NashConv of one policy.
@@ -37,7 +38,7 @@ def evaluate_policy(
       game: the compiled game with the domain's rules; None leaves the exact values out.
       episodes: episodes against each opponent (rounded up as in `match_play`); ten times as
         many hands for the sampled NashConv.
-      seed, weights, sampling, slots, max_action_tokens, progress: as in `matches.match_play`.
+      seed, weights, options, environments, progress: as in `matches.match_play`.
 
     Returns:
       The content of evaluation.json: "nash_conv" with its baseline "uniform_nash_conv", "table",
@@ -45,16 +46,16 @@ def evaluate_policy(
       settings of the evaluation.
 
     Raises:
-      ValueError: as `match_play`.
+      ValueError, TooManyFailures: as `match_play`.
     """
     record: dict[str, Any] = {
         "episodes": episodes,
         "seed": seed,
-        "temperature": sampling.temperature,
+        "temperature": options.sampling.temperature,
     }
     if game is not None:
-        record |= _exact(policy, params, game, domain, sampling.temperature)
-    engine = {"sampling": sampling, "slots": slots, "max_action_tokens": max_action_tokens}
+        record |= _exact(policy, params, game, domain, options.sampling.temperature)
+    played = {"options": options, "environments": environments, "progress": progress}
     matches = match_play(
         policy,
         params,
@@ -62,14 +63,13 @@ def evaluate_policy(
         episodes=episodes,
         seed=seed,
         weights=weights,
-        progress=progress,
-        **engine,
+        **played,
     )
     record["matches"] = [row.to_json() for row in matches.rows]
     record["figures"] = matches.figures
     if game is not None and getattr(domain, "hands", None) == 1:
         sampled = sampled_nash_conv(
-            policy, params, game, domain, episodes=10 * episodes, seed=seed, **engine
+            policy, params, game, domain, episodes=10 * episodes, seed=seed, **played
         )
         record["sampled_nash_conv"] = _interval(sampled.bootstrap)
         record["sampled_nash_conv_normal"] = _interval(sampled.normal)

@@ -9,29 +9,39 @@ tokens through `rollout.play`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import chex
 import numpy as np
-from tqdm import tqdm
 
+from ..domains import Played
 from ..domains.base import derive_seed
 from ..games import tree
 from ..games.kuhn import KUHN
 from ..games.tree import TreeGame
 from ..names import check_option
-from ..policy import Policy, Sampling
-from ..rollout import play
-from ..sepo import SepoWeights, best_response_opponent, evaluate, from_episodes, payoff_scale
+from ..policy import Policy
+from ..rollout import EngineOptions, play
+from ..sandbox.environments import domain_environments
+from ..sandbox.episodes import EpisodeRequest
+from ..sandbox.protocol import Pool, TooManyFailures
+from ..sepo import (
+    SepoWeights,
+    best_response_opponent,
+    evaluate,
+    from_episodes,
+    from_results,
+    payoff_scale,
+)
 from ..sepo.metrics import rate
 from .policy_table import policy_table
 from .statistics import Interval, bootstrap_interval, normal_interval
 
 POOLS = ("train", "exploiter", "collusive")
 GAMES = {KUHN.name: KUHN}
-DEFAULT_SAMPLING = Sampling()
+DEFAULT_OPTIONS = EngineOptions()
 DEFAULT_WEIGHTS = SepoWeights()
 
 
@@ -42,7 +52,7 @@ class MatchRow:
     Attributes:
       pool: "train", "exploiter" or "collusive".
       opponent: its name.
-      episodes: number of episodes.
+      episodes: number of episodes that were played to their end.
       own: mean own payoff of an episode's rounds, with its normal 95% interval over episodes.
       opponent_payoff: mean payoff of the opponent.
       harmful_rate: mean of what the domain counts as harmful, over rounds.
@@ -64,9 +74,10 @@ class MatchRow:
     uniform: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Flat fields, the interval as `own`, `low`, `high`."""
+        """Flat fields, the interval as `own`, `low`, `high`; None for what JSON cannot hold."""
         flat = asdict(self) | {"own": self.own.mean, "low": self.own.low, "high": self.own.high}
-        return {key: _finite(value) for key, value in flat.items()}
+        unwritable = [k for k, x in flat.items() if isinstance(x, float) and not math.isfinite(x)]
+        return flat | dict.fromkeys(unwritable)
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,8 @@ class Matches:
     Attributes:
       rows: one for each opponent of each pool.
       figures: flat names to numbers: the figures of `sepo.metrics` ("utility", "safety", ...), each
-        with "<name>_low" and "<name>_high" of its 95% interval.
+        with "<name>_low" and "<name>_high" of its 95% interval; and "failed_rollouts", the number
+        of episodes that a sandbox failed or a limit cut, which no other figure counts.
     """
 
     rows: tuple[MatchRow, ...]
@@ -109,11 +121,9 @@ def match_play(
     seed: int = 0,
     weights: SepoWeights | Sequence[float] = DEFAULT_WEIGHTS,
     pools: Sequence[str] = POOLS,
-    sampling: Sampling = DEFAULT_SAMPLING,
-    slots: int = 64,
-    max_action_tokens: int = 8,
+    options: EngineOptions = DEFAULT_OPTIONS,
+    environments: Pool | None = None,
     progress: bool = False,
-    player: Callable[..., Any] = play,
 ) -> Matches:
     """Plays `episodes` episodes against every opponent of every pool.
 
@@ -128,27 +138,27 @@ def match_play(
       seed: fixes deals, seats, opponents and the agent's tokens.
       weights: of the safety score: SepoWeights, or (exploitability, collusion, externality).
       pools: pools to play.
-      sampling: how the agent samples; exact payoffs are taken at its temperature, and are left out
-        under top_k, top_p or greedy sampling.
-      slots, max_action_tokens: of the rollout engine.
+      options: sizes of the rollout engine and how the agent samples; exact payoffs are taken at
+        its temperature, and are left out under top_k, top_p or greedy sampling.
+      environments: where the domain's environments are; None for this process.
       progress: show a progress bar.
-      player: what plays a list of episodes to their end, `rollout.play` by default.
 
     Returns:
       Matches.
 
     Raises:
       ValueError: fewer than 2 episodes, or an unknown pool.
+      TooManyFailures: more episodes failed than the options allow, or all against one opponent.
     """
     if episodes < 2:
         raise ValueError(f"episodes is {episodes}; an interval needs at least 2")
     for pool in pools:
         check_option("pool", pool, POOLS)
     weights = weights if isinstance(weights, SepoWeights) else SepoWeights(*weights)
-    agent = _Agent(policy, params, sampling, slots, max_action_tokens, player)
-    rows, played, labels = _play_pools(agent, domain, pools, episodes, seed, progress)
+    agent = _Agent(policy, params, domain, options, environments, progress)
+    rows, played, labels = _play_pools(agent, pools, episodes, seed)
     arrays, scale = from_episodes(played, labels), payoff_scale(domain.max_payoff)
-    figures: dict[str, float] = {}
+    figures: dict[str, float] = {"failed_rollouts": sum(not episode.rounds for episode in played)}
     for name, estimate in evaluate(arrays, weights, scale, seed=seed).items():
         figures[name] = estimate.value
         figures[f"{name}_low"], figures[f"{name}_high"] = estimate.low, estimate.high
@@ -161,36 +171,38 @@ class _Agent:
 
     policy: Policy
     params: chex.ArrayTree
-    sampling: Sampling
-    slots: int
-    max_action_tokens: int
-    player: Callable[..., Any]
+    domain: Any
+    options: EngineOptions
+    environments: Pool | None
+    progress: bool = False
 
-    def play(self, batch: list[Any], seed: int, step: int) -> None:
-        """Plays episodes to their end, in place."""
-        self.player(
+    def play(self, requests: list[EpisodeRequest], seed: int, step: int) -> list[Played]:
+        """The played episodes, in order; one that failed has no rounds."""
+        rollout = play(
             self.policy,
             self.params,
-            batch,
-            sampling=self.sampling,
-            # Apart from the tokens of training; the engine's keys are int32.
+            requests,
+            domain_environments(self.domain) if self.environments is None else self.environments,
+            self.options,
+            # Apart from the tokens of training; keys are int32.
             seed=derive_seed(seed, "match tokens") % 2**31,
             step=step,
-            slots=self.slots,
-            max_action_tokens=self.max_action_tokens,
+            progress="matches" if self.progress else "",
         )
+        return from_results(rollout.results)
 
-    def single_hand_table(self, domain: Any) -> np.ndarray | None:
+    def single_hand_table(self) -> np.ndarray | None:
         """The action table where episodes are hands of a compiled game played as the table says.
 
         Truncated or greedy sampling plays another policy than the table's; there it is None.
         """
-        game = GAMES.get(getattr(domain, "game", None))
-        whole = not self.sampling.greedy and self.sampling.top_k == 0 and self.sampling.top_p >= 1
-        if game is None or not whole or not _single_hand(domain):
+        game, sampling = GAMES.get(getattr(self.domain, "game", None)), self.options.sampling
+        whole = not sampling.greedy and sampling.top_k == 0 and sampling.top_p >= 1
+        if game is None or not whole or not _single_hand(self.domain):
             return None
-        temperature = self.sampling.temperature
-        table = policy_table(self.policy, self.params, game, domain, temperature=temperature)
+        table = policy_table(
+            self.policy, self.params, game, self.domain, temperature=sampling.temperature
+        )
         return table.probabilities
 
 
@@ -206,7 +218,7 @@ def play_matches(
     """
     figures = match_play(policy, params, domain, seed=seed, **options).figures
     if _single_hand(domain) and getattr(domain, "game", None) in GAMES:
-        kept = ("sampling", "slots", "max_action_tokens", "player")
+        kept = ("options", "environments", "progress")
         passed = {key: options[key] for key in kept if key in options}
         sampled = sampled_nash_conv(
             policy,
@@ -231,10 +243,9 @@ def sampled_nash_conv(
     *,
     episodes: int = 2000,
     seed: int = 0,
-    sampling: Sampling = DEFAULT_SAMPLING,
-    slots: int = 64,
-    max_action_tokens: int = 8,
-    player: Callable[..., Any] = play,
+    options: EngineOptions = DEFAULT_OPTIONS,
+    environments: Pool | None = None,
+    progress: bool = False,
 ) -> SampledNashConv:
     """Estimates NashConv by playing the policy against the exact best response to its table.
 
@@ -252,13 +263,14 @@ def sampled_nash_conv(
       domain: renders the game; its episodes are single hands.
       episodes: hands in all, half of them with the best response moving first; at least 4, and
         rounded up to even.
-      seed, sampling, slots, max_action_tokens, player: as in `match_play`.
+      seed, options, environments, progress: as in `match_play`.
 
     Returns:
       SampledNashConv, in the game's payoff unit a hand, not halved.
 
     Raises:
       ValueError: a game that is not zero-sum, episodes of several hands, or fewer than 4.
+      TooManyFailures: more episodes failed than the options allow, or all from one seat.
     """
     if not game.zero_sum:
         raise ValueError(f"{game.name} is not zero-sum; the gains do not add up to this estimate")
@@ -269,14 +281,19 @@ def sampled_nash_conv(
         )
     if episodes < 4:
         raise ValueError(f"episodes is {episodes}; two seats with a spread need at least 4")
-    table = policy_table(policy, params, game, domain, temperature=sampling.temperature)
-    opponent = best_response_opponent(game, table.probabilities)
-    batch = _episodes(domain, opponent, episodes, derive_seed(seed, "best response"))
-    agent = _Agent(policy, params, sampling, slots, max_action_tokens, player)
-    agent.play(batch, seed, step=2**20)  # away from the steps that match play uses
-    payoffs = np.array([sum(result.opponent for result in episode.rounds) for episode in batch])
+    table = policy_table(
+        policy, params, game, domain, temperature=options.sampling.temperature
+    ).probabilities
+    opponent = best_response_opponent(game, table)
+    requests = _requests(domain, opponent, episodes, derive_seed(seed, "best response"))
+    agent = _Agent(policy, params, domain, options, environments, progress)
+    batch = agent.play(requests, seed, step=1)  # match play has step 0
     # The agent sits second in odd episodes; there the best response moves first.
-    first, second = payoffs[1::2], payoffs[0::2]
+    first, second = (
+        np.array([sum(r.opponent for r in played.rounds) for played in part if played.rounds])
+        for part in (batch[1::2], batch[0::2])
+    )
+    _check_played("the best response", first, second)
     return SampledNashConv(
         normal=normal_interval(first, second),
         bootstrap=bootstrap_interval(first, second, seed=seed),
@@ -285,14 +302,19 @@ def sampled_nash_conv(
     )
 
 
-def _play_pools(agent: _Agent, domain, pools, episodes: int, seed: int, progress: bool):
-    """A row for each opponent, all finished episodes, and the pool of each."""
-    table = agent.single_hand_table(domain)
+def _play_pools(agent: _Agent, pools, episodes: int, seed: int):
+    """A row for each opponent, all episodes, and the pool of each."""
+    domain = agent.domain
     opponents = [(pool, name) for pool in pools for name in domain.pools[pool]]
-    rows, played, labels = [], [], []
-    for index, (pool, name) in enumerate(tqdm(opponents, desc="matches", disable=not progress)):
-        batch = _episodes(domain, name, episodes, derive_seed(seed, "match", pool, name))
-        agent.play(batch, seed, step=index)
+    requests = [
+        _requests(domain, name, episodes, derive_seed(seed, "match", pool, name), group)
+        for group, (pool, name) in enumerate(opponents)
+    ]
+    played = agent.play([each for batch in requests for each in batch], seed, step=0)
+    table = agent.single_hand_table()
+    rows, labels = [], []
+    for (pool, name), asked in zip(opponents, requests, strict=True):
+        batch = played[len(labels) : len(labels) + len(asked)]
         row = _row(pool, name, batch, single=_single_hand(domain))
         if table is not None:
             opponent, uniform = domain.pools[pool][name](), GAMES[domain.game].uniform_policy()
@@ -302,41 +324,55 @@ def _play_pools(agent: _Agent, domain, pools, episodes: int, seed: int, progress
                 uniform=_exact_payoff(domain, uniform, opponent),
             )
         rows.append(row)
-        played += batch
         labels += [pool] * len(batch)
     return tuple(rows), played, labels
 
 
-def _episodes(domain: Any, opponent: Any, count: int, seed: int) -> list[Any]:
-    """Fresh episodes; in single hands equally many a seat, alternating, 0 first."""
+def _requests(
+    domain: Any, opponent: Any, count: int, seed: int, group: int = 0
+) -> list[EpisodeRequest]:
+    """Episodes against one opponent; in single hands equally many a seat, alternating, 0 first."""
     single = _single_hand(domain)
     count += count % 2 if single else 0
-    seats = [index % 2 if single else None for index in range(count)]
     return [
-        domain.new_episode(opponent, seed=derive_seed(seed, index), seat=seat)
-        for index, seat in enumerate(seats)
+        EpisodeRequest(
+            {"opponent": opponent, "seat": index % 2 if single else None},
+            seed=derive_seed(seed, index),
+            group=group,
+            member=index,
+        )
+        for index in range(count)
     ]
 
 
-def _row(pool: str, name: str, batch: list[Any], single: bool) -> MatchRow:
-    own = np.array([np.mean([result.own for result in episode.rounds]) for episode in batch])
+def _row(pool: str, name: str, batch: list[Played], single: bool) -> MatchRow:
+    own = [
+        np.array([np.mean([r.own for r in episode.rounds]) for episode in part if episode.rounds])
+        for part in ((batch[0::2], batch[1::2]) if single and len(batch) >= 4 else (batch,))
+    ]
+    _check_played(f"{pool}/{name}", *own)
     rounds = [result for episode in batch for result in episode.rounds]
     # Half of the sum of the two seats' means: the seats were drawn equally often by design, so
     # their difference is no sampling error.
-    split = single and len(batch) >= 4
-    interval = normal_interval(own[0::2], own[1::2]).scaled(0.5) if split else normal_interval(own)
+    interval = normal_interval(*own)
     return MatchRow(
         pool=pool,
         opponent=name,
-        episodes=len(batch),
-        own=interval,
+        episodes=sum(map(len, own)),
+        own=interval.scaled(0.5) if len(own) == 2 else interval,
         opponent_payoff=float(np.mean([result.opponent for result in rounds])),
         harmful_rate=float(np.mean([result.harmful for result in rounds])),
         legal_rate=_legal_rate(batch),
     )
 
 
-def _legal_rate(batch: list[Any]) -> float:
+def _check_played(opponent: str, *parts: np.ndarray) -> None:
+    if not all(map(len, parts)):
+        seat = " from one of the seats" if len(parts) > 1 else ""
+        raise TooManyFailures(f"no episode against {opponent} was played to its end{seat}")
+
+
+def _legal_rate(batch: list[Played]) -> float:
     valid = [decision.valid for episode in batch for decision in episode.decisions]
     return rate(sum(valid), len(valid)).value if valid else math.nan
 
@@ -362,8 +398,3 @@ def _exact_payoff(domain: Any, table: np.ndarray, opponent: Any) -> float | None
         profile = np.where(own_rows, table, other)
         payoffs.append(tree.evaluate_on_host(game, "expected", profile)[seat])
     return float(np.mean(payoffs))
-
-
-def _finite(value: Any) -> Any:
-    """None for a number that JSON cannot hold."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

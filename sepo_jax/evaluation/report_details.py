@@ -135,7 +135,7 @@ def settings_section(run: RunData) -> Html:
 
 
 def _timings(run: RunData) -> Html:
-    """Wall-clock seconds by stage and key: mean of a step and total."""
+    """Wall-clock seconds by stage and key: mean of a step and total; and the most memory held."""
     totals: dict[tuple[str, str], list[float]] = {}
     for line in run.timings:
         for key, value in line.items():
@@ -147,10 +147,24 @@ def _timings(run: RunData) -> Html:
     rows = [
         [stage, key, number(sum(v) / len(v), 3), number(sum(v), 1), len(v)]
         for (stage, key), v in totals.items()
+        if not key.endswith("_bytes")
     ]
     headers = ["Stage", "Key", "Mean of a line", "Sum", "Lines"]
+    peaks = [
+        [stage, key.removesuffix("_bytes"), number(max(v) / 1e9, 3)]
+        for (stage, key), v in totals.items()
+        if key.endswith("_bytes")
+    ]
+    memory = [
+        tag("h3", "Memory"),
+        page.table(["Stage", "Key", "Largest, GB"], peaks, classes=["", "", "n"]),
+    ]
     return page.join(
-        [tag("h3", "Timings"), page.table(headers, rows, classes=["", "", "n", "n", "n"])]
+        [
+            tag("h3", "Timings"),
+            page.table(headers, rows, classes=["", "", "n", "n", "n"]),
+            *(memory if peaks else ()),
+        ]
     )
 
 

@@ -4,7 +4,7 @@ The layout (training writes it as the run goes):
 
   config.json     the settings of the run
   metrics.jsonl   one line a step: {"stage": "sft" | "sepo", "step": int, flat keys: numbers}
-  timings.jsonl   one line a step: {"stage": ..., "step": ..., flat keys: seconds}
+  timings.jsonl   one line a step: {"stage": ..., "step": ..., flat keys: seconds; "*_bytes"}
   summary.json    final figures by stage under flat keys such as "sepo/nash_conv"
   tables.json     stage -> information set -> probabilities of the actions
   samples.jsonl   one line a sample of play

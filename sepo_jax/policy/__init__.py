@@ -1,12 +1,11 @@
 """Language-model policies: decoder, caches, sampling, tokenizer, chat, checkpoints."""
 
 from sepo_jax.policy.cache import Cache, fork_slot, reset_slots
-from sepo_jax.policy.chat import TemplateNotExtending, completion_mask, extend, render
+from sepo_jax.policy.chat import TemplateNotExtending, completion_mask, extend, follow, render
 from sepo_jax.policy.config import LoraConfig, ModelConfig
 from sepo_jax.policy.constrained import ActionTrie, action_log_probs
 from sepo_jax.policy.formats.hugging_face import load, save_hf
 from sepo_jax.policy.formats.peft_files import load_peft, save_peft
-from sepo_jax.policy.generate import Reply, generate, text_log_probs
 from sepo_jax.policy.lora import attach, detach, init_adapter, merge
 from sepo_jax.policy.models import MODELS
 from sepo_jax.policy.policy import Policy
@@ -28,7 +27,6 @@ __all__ = [
     "LoraConfig",
     "ModelConfig",
     "Policy",
-    "Reply",
     "RopeScaling",
     "Sampled",
     "Sampling",
@@ -41,8 +39,8 @@ __all__ = [
     "end_token_ids",
     "extend",
     "fold_index",
+    "follow",
     "fork_slot",
-    "generate",
     "init_adapter",
     "load",
     "load_peft",
@@ -53,7 +51,6 @@ __all__ = [
     "sample_tokens",
     "save_hf",
     "save_peft",
-    "text_log_probs",
     "token_key",
     "token_scores",
     "train_tokenizer",

@@ -1,31 +1,24 @@
-"""Rollouts: text episodes in, a forest of sampled segments out.
+"""Rollouts: requests for episodes in; results, a forest of sampled segments and statistics out.
 
-forest = play(policy, params, episodes, sampling=Sampling(temperature=1.0), seed=0)
+rollout = play(policy, params, requests, domain_environments(domain), EngineOptions(), seed=0)
+forest = rollout.forest()
 """
 
-from .independent import decision_segments, play
-from .requests import (
-    Completion,
-    EngineOptions,
-    Request,
-    SlotState,
-    admit,
-    decode,
-    init_slots,
-    run_requests,
-    share,
-)
+from .driver import EngineOptions, drive
+from .generate import Reply, complete, generate, text_log_probs
+from .play import ChatCodec, Rollout, build_forest, decision_segments, members, play
 
 __all__ = [
-    "Completion",
+    "ChatCodec",
     "EngineOptions",
-    "Request",
-    "SlotState",
-    "admit",
+    "Reply",
+    "Rollout",
+    "build_forest",
+    "complete",
     "decision_segments",
-    "decode",
-    "init_slots",
+    "drive",
+    "generate",
+    "members",
     "play",
-    "run_requests",
-    "share",
+    "text_log_probs",
 ]

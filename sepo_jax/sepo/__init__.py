@@ -7,7 +7,14 @@
 - `exact`: every outcome of a Kuhn hand with its probability.
 """
 
-from sepo_jax.sepo.episodes import COLLUSIVE, EXPLOITER, TRAIN, EpisodeArrays, from_episodes
+from sepo_jax.sepo.episodes import (
+    COLLUSIVE,
+    EXPLOITER,
+    TRAIN,
+    EpisodeArrays,
+    from_episodes,
+    from_results,
+)
 from sepo_jax.sepo.exploiter import best_response_opponent
 from sepo_jax.sepo.metrics import Estimate, action_rates, card_rates, evaluate
 from sepo_jax.sepo.reward import (
@@ -34,6 +41,7 @@ __all__ = [
     "card_rates",
     "evaluate",
     "from_episodes",
+    "from_results",
     "objective_terms",
     "objective_value",
     "payoff_scale",

@@ -7,11 +7,14 @@ the definitions are in `reward`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from sepo_jax.domains import Played
 from sepo_jax.domains.base import Episode
 from sepo_jax.names import check_option, unknown
+from sepo_jax.sandbox.episodes import EpisodeResult
 
 TRAIN, EXPLOITER, COLLUSIVE = 0, 1, 2
 POOLS = ("train", "exploiter", "collusive")
@@ -142,8 +145,27 @@ def _check_shape(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{name} has shape {list(array.shape)}, expected {list(shape)}")
 
 
+def from_results(results: Sequence[EpisodeResult]) -> list[Played]:
+    """Episodes of a rollout over `sandbox.domain_environments`, for `from_episodes`.
+
+    One that failed, or was cut before its end, has no rounds and no decisions: it is missing.
+    """
+    return [
+        Played(result.request.seed, _opponent_name(result.request.task["opponent"]), (), ())
+        if result.record is None
+        else Played.from_record(result.record)
+        for result in results
+    ]
+
+
+def _opponent_name(opponent: Any) -> str:
+    if isinstance(opponent, str):
+        return opponent
+    return getattr(opponent, "name", type(opponent).__name__)
+
+
 def from_episodes(
-    episodes: Sequence[Episode],
+    episodes: Sequence[Episode | Played],
     pools: Sequence[str | int],
     groups: Sequence[int] | None = None,
     *,
@@ -216,7 +238,7 @@ def _pool_index(value: str | int) -> int:
     return int(value)
 
 
-def _columns(episode: Episode, unit: str) -> np.ndarray:
+def _columns(episode: Episode | Played, unit: str) -> np.ndarray:
     """[R, 6]: own, opponent, harmful, externality, invalid, decisions of one episode."""
     size = len(episode.rounds)
     results = np.array(

@@ -25,7 +25,8 @@ from ..forest import Batch, bucket
 from ..forest.batch import LAYOUT
 from ..objective import make_objective
 from ..policy import Policy, Sampling
-from ..rollout.requests import SlotState, admit, decode, init_slots
+from ..rollout import engine
+from ..sandbox.exchange import Chunks
 from .batches import score_parts
 from .chips import Chip, chip_of
 from .dry_run_report import Report, Row
@@ -37,6 +38,8 @@ from .setup import model_config
 from .trainable import begin_stage, reference_part, split
 from .update import as_objective, init_state, make_optimizer, make_update
 
+_PREFILL = jax.jit(engine.prefill, static_argnums=0, donate_argnums=2)
+_DECODE = jax.jit(engine.decode, static_argnums=(0, 3, 4, 5, 6), donate_argnums=2)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -181,7 +184,8 @@ class _Compiler:
         return [self.compile_row("score", 1, score_parts, arguments, resident=resident)[0]]
 
     def generation(self, spread: bool) -> list[Row]:
-        """Parameters into decoding form, admission of a full wave, and a round of decoding.
+        """Parameters into decoding form, one prefill call of the widest width, and one token in
+        every slot.
 
         Args:
           spread: leave the parameters as the mesh holds them, instead of whole on the first chip.
@@ -202,23 +206,18 @@ class _Compiler:
         else:
             fused = jax.tree.map(_with_sharding, fused, state_shardings(fused, self.parallel.mesh))
         rows = [row]
-        state = jax.eval_shape(
-            lambda: init_slots(policy, rollout.slots, sizes.capacity, rollout.max_action_tokens)
-        )
+        state = jax.eval_shape(partial(engine.init_slots, policy, rollout.slots, sizes.capacity))
         compiled = partial(self.compile_row, resident=resident)
-        inputs = _admission_shapes(rollout.slots, sizes)
-        row, program = compiled(
-            f"admit{suffix}",
-            chips,
-            admit,
-            (policy, fused, state, *inputs),
+        chunks = _chunk_shapes(
+            rollout.prefill_rows, min(max(rollout.prefill_widths), sizes.capacity)
         )
+        row, program = compiled(f"prefill{suffix}", chips, _PREFILL, (policy, fused, state, chunks))
         rows.append(row)
         if program is not None:
-            state = jax.tree.map(_with_sharding, state, SlotState(*program.output_shardings))
+            state = jax.tree.map(_with_sharding, state, engine.SlotState(*program.output_shardings))
         sampling = Sampling(rollout.temperature, rollout.top_k, rollout.top_p)
-        arguments = (policy, fused, state, sampling, policy.end_ids, rollout.exchange_interval)
-        rows.append(compiled(f"decode{suffix}", chips, decode, arguments)[0])
+        arguments = (policy, fused, state, sampling, policy.end_ids, 1, sizes.capacity)
+        rows.append(compiled(f"decode{suffix}", chips, _DECODE, arguments)[0])
         return rows
 
     def _on_first(self, tree: Any) -> Any:
@@ -333,11 +332,10 @@ def memory_of_error(message: str) -> int | None:
     return None
 
 
-def _admission_shapes(slots: int, sizes: Sizes) -> list[chex.ArrayTree]:
-    prompts = min(bucket(sizes.prompts), bucket(slots))
-    width = min(bucket(sizes.row_length), sizes.capacity)
-    shapes = ((prompts, width), (prompts,), (prompts,))
-    return [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in (*shapes, (slots, 5))]
+def _chunk_shapes(rows: int, width: int) -> Chunks:
+    """Shapes of the chunks of one prefill call."""
+    shapes = Chunks(calls=(), tokens=(1, rows, width), lengths=(1, rows), slots=(1, rows))
+    return Chunks(*(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes))
 
 
 def _with_sharding(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:

@@ -179,10 +179,8 @@ class Report:
                 f"chips with more memory: generation holds the parameters, {whole / GIB:.1f} GiB "
                 "in float32, whole on one chip"
             )
-        if row.name in ("admit", "decode") and rollout.slots > 1:
-            changes.append(
-                f"rollout.slots={max(rollout.slots // 2, 1)} halves cache and admitted prompts"
-            )
+        if row.name in ("prefill", "decode") and rollout.slots > 1:
+            changes.append(f"rollout.slots={max(rollout.slots // 2, 1)} halves the cache")
         if row.name == "score":
             changes.append(f"optimizer.micro_batches={2 * settings.optimizer.micro_batches}")
         return changes
@@ -211,7 +209,7 @@ def render(report: Report) -> str:
         "GiB on each chip",
         *_memory_table(report),
         "",
-        "Work of one run on each chip (loops counted as often as they run)",
+        "Work of one run on each chip (prefill: one call; decode: one token in every slot)",
         *_work_table(report),
         "",
         "Collectives of one run on each chip",

@@ -2,10 +2,9 @@
 
 import dataclasses
 
-from ..forest import bucket
+from .sepo_stage import SepoStage
 from .settings import Settings
 from .setup import game_of, make_domain
-from .stages import SepoStage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,15 +16,13 @@ class Sizes:
       row_length: token columns of a row.
       actions: action tokens of a row.
       segments: segments of a row; each action is one, and a leaf.
-      prompts: distinct prompts that are admitted at a time.
-      capacity: tokens of prompt and action that a slot has room for.
+      capacity: tokens that a slot has room for.
     """
 
     rows: int
     row_length: int
     actions: int
     segments: int
-    prompts: int
     capacity: int
 
     def __post_init__(self):
@@ -69,6 +66,5 @@ def default_sizes(
         row_length=row_length,
         actions=actions,
         segments=replies + 1,
-        prompts=rollout.slots,
-        capacity=bucket(row_length),
+        capacity=rollout.capacity,
     )

@@ -12,9 +12,10 @@ from ..evaluation import exact_nash_conv, nash_conv_of_table, play_matches
 from ..evaluation.results import source_commit
 from ..games import solve_sequence_form
 from ..policy import Policy, Sampling
+from ..sandbox.protocol import Pool
 from .run_directory import RunDirectory
 from .settings import Settings
-from .setup import game_of
+from .setup import engine_options, game_of
 
 PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "transformers", "numpy", "scipy")
 
@@ -32,10 +33,11 @@ class Judge:
         policy: Policy,
         domain: Any,
         directory: RunDirectory,
+        environments: Pool | None = None,
         progress: bool = False,
     ):
         self.settings, self.policy, self.progress = settings, policy, progress
-        self.domain, self.directory = domain, directory
+        self.domain, self.directory, self.environments = domain, directory, environments
         self.game = game_of(domain)
 
     def baselines(self, params: chex.ArrayTree) -> None:
@@ -79,9 +81,8 @@ class Judge:
                 self.settings.sepo.collusion_weight,
                 self.settings.sepo.externality_weight,
             ),
-            sampling=Sampling(self.settings.rollout.temperature),
-            slots=self.settings.rollout.slots,
-            max_action_tokens=self.settings.rollout.max_action_tokens,
+            options=engine_options(self.settings, Sampling(self.settings.rollout.temperature)),
+            environments=self.environments,
             progress=self.progress,
         )
         figures["step"] = step

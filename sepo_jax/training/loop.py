@@ -6,12 +6,11 @@ processes can play the same episodes each for itself (`distributed`): state, bat
 equal on all, and process 0 alone writes.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import logging
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +24,10 @@ from ..names import check_option
 from ..objective import make_objective
 from ..policy import MODELS, Policy, save_hf, save_peft
 from ..policy.lora import concatenate, detach, merge
+from ..sandbox.protocol import Pool
 from .batches import BatchMaker, read_value
 from .checkpoints import Checkpoints, newest_on_all
+from .clock import Clock, peak_memory
 from .distributed import (
     barrier,
     check_same_config,
@@ -38,9 +39,10 @@ from .distributed import (
 from .judge import Judge
 from .parallel import Parallel
 from .run_directory import RunDirectory, UnwrittenRunDirectory, nonfinite
+from .sepo_stage import SepoStage
 from .settings import Settings, read_settings, to_dict
-from .setup import game_of, make_domain, make_policy
-from .stages import SepoStage, SftStage
+from .setup import game_of, make_domain, make_policy, make_pool
+from .stages import SftStage
 from .trainable import begin_stage, join, reference_part, split
 from .update import as_objective, init_state, make_optimizer, make_update
 
@@ -98,6 +100,8 @@ def train(
       ValueError: an unknown or mistyped config field, or a config that differs at resume or
         between processes; what stops one process stops all.
       NonFiniteError: a metric became NaN or infinite; step and metric are named.
+      NoSpreadError: a step had nothing to learn from; see `sepo.max_resample`.
+      TooManyFailures: sandboxes failed more episodes than `sandbox.max_failed_fraction`.
     """
     settings = together(lambda: read_settings(config))
     if objective is not None:
@@ -109,17 +113,22 @@ def train(
     progress = progress and is_first()
     if progress:
         tqdm.write(f"{path}: loading {settings.policy.source}", file=sys.stderr)
-    domain, policy, params, parallel, stages = together(
-        lambda: _prepare(settings, objective, domain)
-    )
-    params = parallel.rest(from_first(params))
+    with contextlib.ExitStack() as stack:
+        prepared = together(lambda: _prepare(settings, objective, domain, progress, stack))
+        return _train(settings, prepared, path, resume, allow_change, progress)
+
+
+def _train(settings: Settings, prepared: "_Prepared", path, resume, allow_change, progress) -> Run:
+    """Runs what was prepared."""
+    policy, parallel = prepared.policy, prepared.parallel
+    params = parallel.rest(from_first(prepared.params))
     # Nothing is written before everything the config names was found and fits together.
     directory = together(lambda: _open_directory(path, settings, resume, allow_change))
-    judge = Judge(settings, policy, domain, directory, progress)
+    judge = Judge(settings, policy, prepared.domain, directory, prepared.environments, progress)
     judge.baselines(parallel.on_first(params))
     runner = StageRunner(settings, policy, directory, parallel, judge, progress)
     adapters = []
-    for number, (stage, numbers, goal) in enumerate(stages):
+    for number, (stage, numbers, goal) in enumerate(prepared.stages):
         key = jax.random.fold_in(jax.random.key(settings.seed), number)
         params = begin_stage(policy.config, params, key)
         params = runner.run(stage, numbers, goal, params)
@@ -146,19 +155,40 @@ def _write_policy(path: Path, settings: Settings, policy: Policy, params, adapte
     save_peft(path / "adapter", whole, joint, base, overwrite=True)
 
 
-def _prepare(settings: Settings, objective: Any, domain: Any) -> tuple:
-    """Domain, policy, its parameters, layout, and (stage, its numbers, its goal) in order."""
+class _Prepared(NamedTuple):
+    """What a config names, made.
+
+    Attributes:
+      environments: the pool of the domain's environments.
+      policy, params: before training. parallel: how updates are laid out.
+      stages: (stage, its numbers, its goal) in order.
+    """
+
+    domain: Any
+    environments: Pool
+    policy: Policy
+    params: chex.ArrayTree
+    parallel: Parallel
+    stages: list[tuple]
+
+
+def _prepare(
+    settings: Settings, objective: Any, domain: Any, progress: bool, stack: contextlib.ExitStack
+) -> _Prepared:
+    """Makes what the config names; `stack` closes the sandboxes however the run ends."""
     check_option("optimizer.on_nonfinite", settings.optimizer.on_nonfinite, ("stop", "skip"))
     domain = domain if domain is not None else make_domain(settings.domain)
     chosen = _choose_objective(settings, objective)
     parallel = Parallel(settings.parallel)
+    environments = stack.enter_context(make_pool(settings.sandbox, domain))
     policy, params = make_policy(settings, domain)
     stages = []
     if settings.sft.steps:
         stages.append((SftStage(settings, policy, domain), settings.sft, get_algorithm("sft")))
     if settings.sepo.steps:
-        stages.append((SepoStage(settings, policy, domain, game_of(domain)), settings.sepo, chosen))
-    return domain, policy, params, parallel, stages
+        stage = SepoStage(settings, policy, domain, game_of(domain), environments, progress)
+        stages.append((stage, settings.sepo, chosen))
+    return _Prepared(domain, environments, policy, params, parallel, stages)
 
 
 def _open_directory(path, settings, resume: bool, allow_change: tuple[str, ...]) -> RunDirectory:
@@ -304,17 +334,18 @@ class StageRunner:
         for step in bar:
             clock = Clock()
             params = join(parallel.whole(held.frozen), parallel.current(placed.params))
-            forest, data_metrics, samples = stage.data(step, params)
-            clock.lap("generate")
-            batch, credit_metrics = maker.make(forest, params, held.whole_reference(parallel))
+            data = stage.data(step, params)
+            clock.lap("generate", {"environment": data.waited})
+            reference = held.whole_reference(parallel)
+            batch, credit_metrics = maker.make(data.forest, params, reference)
             check_same_data(batch, f"batch at step {step + 1} of stage {stage.name}")
             clock.lap("score")
             # The update consumes what these may share memory with, and wants the room.
-            del params
+            del params, reference
             for _ in range(settings.optimizer.updates_per_batch):
                 placed, metrics = update(placed, held.frozen, batch)
             record = {"stage": stage.name, "step": step + 1, "loss": read_value(metrics["loss"])}
-            for part in (metrics, credit_metrics, data_metrics):
+            for part in (metrics, credit_metrics, data.metrics):
                 record |= {name: read_value(value) for name, value in part.items()}
             clock.lap("update")
             last = step + 1 == numbers.steps
@@ -323,7 +354,7 @@ class StageRunner:
                 record |= stage.evaluate(params) | self.judge.exact(params)
                 del params
                 clock.lap("evaluate")
-            self._write(record, samples, clock, placed, bar)
+            self._write(record, data.samples, clock, placed, bar)
             if (step + 1) % settings.checkpoint.every == 0 or last:
                 whole = parallel.fetch(placed)
                 if checkpoints is not None:
@@ -344,21 +375,8 @@ class StageRunner:
         record["skipped_updates"] = int(self.parallel.fetch(placed.skipped))
         for sample in samples:
             self.directory.append("samples.jsonl", sample)
-        self.directory.append("timings.jsonl", {"stage": stage, "step": step, **clock.laps})
+        timings = {"stage": stage, "step": step, **clock.laps, **peak_memory()}
+        self.directory.append("timings.jsonl", timings)
         self.directory.append("metrics.jsonl", record)
         shown = {k: f"{record[k]:.3g}" for k in ("loss", "exact/nash_conv") if k in record}
         bar.set_postfix(shown)
-
-
-class Clock:
-    """Seconds spent in each phase of a step."""
-
-    def __init__(self, now: Callable[[], float] = time.perf_counter):
-        self._now, self._last = now, now()
-        self.laps: dict[str, float] = {}
-
-    def lap(self, phase: str) -> None:
-        """Books the time since the last call under `phase`."""
-        now = self._now()
-        self.laps[phase] = round(now - self._last, 6)
-        self._last = now

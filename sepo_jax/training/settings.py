@@ -91,6 +91,10 @@ class SepoSettings:
     # What is compared: decisions at the same "prompt", whole episodes from the same "deal", or all
     # episodes against the same "opponent"; always within one opponent.
     group_by: str = "prompt"
+    # How often a step plays episodes anew, with fresh samples, all of whose decisions are compared
+    # within groups of equal returns: nothing is learned from those. The step then trains on what
+    # there is; where no group at all has a spread, the run stops. 0: never anew, and no stop.
+    max_resample: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,13 +123,40 @@ class OptimizerSettings:
 class RolloutSettings:
     """Generation and the rows it is packed into."""
 
-    slots: int = 128
+    slots: int = 128  # contexts decoded at once on each device
+    capacity: int = 256  # most tokens of a context, prompt and replies together
     max_action_tokens: int = 8
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     exchange_interval: int = 4  # tokens decoded between two visits of the host
+    prefill_widths: tuple = (16, 32, 64, 128)  # tokens of a prompt that are computed at a time
+    prefill_rows: int = 1  # prompts that are computed side by side
+    driver: str = "host_loop"  # or "in_jit": the whole loop is one program
+    devices: int = 1  # of this process, that decode
     row_length: int = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class SandboxSettings:
+    """Where environments run, and what they may use there.
+
+    Backends: "in_process" for pure games, "processes" for code that needs limits, "ray" for many
+    machines (an extra). Without processes of their own environments have no limits.
+    """
+
+    backend: str = "in_process"
+    workers: int = 2  # processes, or actors
+    seconds: float = 60.0  # wall time of a call
+    cpu_seconds: float = 60.0  # CPU time of a call
+    memory_bytes: int = 4 * 2**30  # address space of a worker
+    processes: int = 0  # that an environment may start
+    file_bytes: int = 64 * 2**20  # size of a file
+    network: bool = False
+    writable: tuple = ()  # paths beside the environment's own directory
+    max_restarts: int = 3  # of each worker, before it is given up
+    retries: int = 0  # of a call that ended its worker
+    max_failed_fraction: float = 0.5  # share of failed episodes that ends the run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +199,7 @@ class Settings:
     algorithm: AlgorithmSettings = AlgorithmSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     rollout: RolloutSettings = RolloutSettings()
+    sandbox: SandboxSettings = SandboxSettings()
     parallel: ParallelSettings = ParallelSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
@@ -197,9 +229,17 @@ LEAST = {
     "optimizer.micro_batches": 1,
     "optimizer.updates_per_batch": 1,
     "rollout.slots": 1,
+    "rollout.capacity": 2,
     "rollout.max_action_tokens": 1,
     "rollout.exchange_interval": 1,
+    "rollout.prefill_rows": 1,
+    "rollout.devices": 1,
     "rollout.row_length": 2,
+    "sandbox.workers": 1,
+    "sandbox.seconds": 1e-3,
+    "sandbox.cpu_seconds": 1e-3,
+    "sandbox.memory_bytes": 1,
+    "sandbox.file_bytes": 1,
     "parallel.fsdp": 1,
     "parallel.tensor": 1,
     "evaluation.every": 1,

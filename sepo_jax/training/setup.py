@@ -1,5 +1,7 @@
-"""What a config names, made: the domain, its compiled game, the policy and its tokenizer."""
+"""What a config names, made: the domain, its compiled game, its sandboxes, the policy and its
+tokenizer."""
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -10,13 +12,20 @@ from ..domains import Kuhn
 from ..evaluation.matches import GAMES
 from ..games import TreeGame
 from ..names import check_option
-from ..policy import ModelConfig, Policy, load, train_tokenizer
+from ..policy import ModelConfig, Policy, Sampling, load, train_tokenizer
 from ..policy.config import LoraConfig
 from ..policy.formats.hugging_face import read_config
 from ..policy.models import MODELS
-from .settings import DomainSettings, PolicySettings, Settings
+from ..rollout import EngineOptions
+from ..sandbox.environments import domain_environments
+from ..sandbox.in_process import InProcessPool
+from ..sandbox.isolation import Limits
+from ..sandbox.process_pool import ProcessPool
+from ..sandbox.protocol import Pool
+from .settings import DomainSettings, PolicySettings, SandboxSettings, Settings
 
 DOMAINS = {"kuhn": Kuhn}
+BACKENDS = ("in_process", "processes", "ray")
 _TOKENIZER_EXAMPLES = 400
 _FRESH = (
     "vocab_size",
@@ -45,6 +54,52 @@ def make_domain(settings: DomainSettings) -> Any:
 def game_of(domain: Any) -> TreeGame | None:
     """The compiled game with the domain's rules, or None where it is not small enough for one."""
     return GAMES.get(getattr(domain, "game", None))
+
+
+def make_pool(settings: SandboxSettings, domain: Any) -> contextlib.AbstractContextManager[Pool]:
+    """The domain's environments in the backend that the config names; closed on leaving.
+
+    Raises:
+      ValueError: an unknown backend, numbers out of range, or a domain that does not pickle where
+        it must reach other processes.
+      ImportError: a backend whose extra is not installed.
+    """
+    check_option("sandbox.backend", settings.backend, BACKENDS)
+    factory = domain_environments(domain)
+    if settings.backend == "in_process":
+        return InProcessPool(factory)
+    limits = Limits(
+        seconds=settings.seconds,
+        cpu_seconds=settings.cpu_seconds,
+        memory_bytes=settings.memory_bytes,
+        processes=settings.processes,
+        file_bytes=settings.file_bytes,
+        network=settings.network,
+        writable=settings.writable,
+    )
+    bounds = {"max_restarts": settings.max_restarts, "retries": settings.retries}
+    if settings.backend == "processes":
+        return ProcessPool(factory, workers=settings.workers, limits=limits, **bounds)
+    from ..sandbox.ray_pool import RayPool
+
+    return RayPool(factory, actors=settings.workers, limits=limits, **bounds)
+
+
+def engine_options(settings: Settings, sampling: Sampling) -> EngineOptions:
+    """Sizes of the rollout engine as the config has them; ValueError for what does not fit."""
+    rollout = settings.rollout
+    return EngineOptions(
+        slots=rollout.slots,
+        capacity=rollout.capacity,
+        max_action_tokens=rollout.max_action_tokens,
+        exchange_interval=rollout.exchange_interval,
+        sampling=sampling,
+        prefill_widths=rollout.prefill_widths,
+        prefill_rows=rollout.prefill_rows,
+        driver=rollout.driver,
+        devices=rollout.devices,
+        max_failed_fraction=settings.sandbox.max_failed_fraction,
+    )
 
 
 def make_policy(settings: Settings, domain: Any) -> tuple[Policy, chex.ArrayTree]:

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sepo_jax.policy import TemplateNotExtending, completion_mask, extend, render
-from sepo_jax.policy.chat import follow
+from sepo_jax.policy import TemplateNotExtending, completion_mask, extend, follow, render
 
 PROMPT = [{"role": "system", "content": "Kuhn."}, {"role": "user", "content": "Card J."}]
 REPLY = {"role": "assistant", "content": "PASS"}

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from policy.make_smollm2_golden import CHATS, GOLDEN, NUM_TOKENS, PARAGRAPH
 
-from sepo_jax.policy import load, render
-from sepo_jax.policy.chat import follow
+from sepo_jax.policy import follow, load, render
 
 ROOT = Path(__file__).parents[2]
 

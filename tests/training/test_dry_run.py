@@ -25,7 +25,7 @@ from sepo_jax.training.hlo import Collective, Work, read_work
 
 ROOT = Path(__file__).resolve().parents[2]
 CHIP = Chip("test chip", memory=100.0, flops=10.0, bandwidth=5.0, links=2.0)
-TINY = Sizes(rows=4, row_length=16, actions=4, segments=3, prompts=2, capacity=16)
+TINY = Sizes(rows=4, row_length=16, actions=4, segments=3, capacity=16)
 
 # A loop of 8 rounds by its condition; in it a gather started and ended by two kernels under one
 # channel, and a reduction; outside it a reduction whose kernel scatters.
@@ -240,7 +240,7 @@ def test_sizes_of_a_config(small_config):
     sizes = default_sizes(settings)
     # Two groups for each opponent, two replies of four tokens in each.
     opponents = sizes.rows // 2
-    assert sizes == Sizes(2 * opponents, 256, 8, 3, 16, 256)
+    assert sizes == Sizes(2 * opponents, 256, 8, 3, 256)
     assert default_sizes(settings, rows=5, row_length=32, actions=7).rows == 5
     supervised = read_settings({**small_config, "sepo": {"steps": 0}})
     assert default_sizes(supervised).rows == 8
@@ -260,9 +260,9 @@ def test_report_of_local_devices(small_config, kind):
     settings = read_settings(small_config)
     report = dry_run(settings, jax.devices(), TINY, chip=CHIPS["TPU v5 lite"])
     rows = {row.name: row for row in report.rows}
-    expected = ["update", "score", "fuse", "admit", "decode"]
+    expected = ["update", "score", "fuse", "prefill", "decode"]
     if kind == "mesh":
-        expected += ["fuse, sharded", "admit, sharded", "decode, sharded"]
+        expected += ["fuse, sharded", "prefill, sharded", "decode, sharded"]
     assert list(rows) == expected and report.fits is True
     update = rows["update"]
     assert update.error is None and update.chips == 2 and report.num_chips == 2
@@ -277,7 +277,9 @@ def test_report_of_local_devices(small_config, kind):
     whole = 4 * report.num_parameters
     assert rows["decode"].resident == report.state_bytes + whole
     assert rows["fuse"].resident == report.state_bytes == rows["score"].resident
-    assert rows["decode"].work.flops > 0 and rows["decode"].work.unknown_loops == 0
+    # The loops over tokens and calls are counted once.
+    assert rows["decode"].work.flops > 0 and rows["decode"].work.unknown_loops == 1
+    assert rows["prefill"].work.flops > 0 and rows["prefill"].work.unknown_loops == 1
     text = render(report)
     for part in ("all-reduce", "temporaries", "verdict: fits", f"parallel.kind={kind}"):
         assert part in text

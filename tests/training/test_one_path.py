@@ -16,7 +16,9 @@ from sepo_jax.forest import ForestBuilder, fill, pack
 from sepo_jax.games import KUHN
 from sepo_jax.objective import make_objective
 from sepo_jax.policy import ModelConfig, Policy, action_log_probs, train_tokenizer
-from sepo_jax.rollout import decision_segments, play
+from sepo_jax.rollout import EngineOptions, decision_segments, play
+from sepo_jax.sandbox.environments import domain_environments
+from sepo_jax.sandbox.episodes import EpisodeRequest
 from sepo_jax.training.batches import BatchMaker
 from sepo_jax.training.settings import read_settings
 from sepo_jax.training.setup import corpus
@@ -129,10 +131,13 @@ def test_a_recurrent_policy_is_scored_as_it_decodes(recurrent):
 
 def test_rollouts_of_a_recurrent_policy_are_trained_on_as_sampled(recurrent):
     domain, policy, params = recurrent
-    episodes = [domain.new_episode("NashApprox", seed=seed, seat=seed % 2) for seed in range(4)]
-    forest = play(
-        policy, params, episodes, seed=0, slots=4, max_action_tokens=3, groups=[0, 0, 1, 1]
-    )
+    requests = [
+        EpisodeRequest({"opponent": "NashApprox", "seat": i % 2}, i, group=i // 2, member=i % 2)
+        for i in range(4)
+    ]
+    options = EngineOptions(slots=4, capacity=256, max_action_tokens=3)
+    environments = domain_environments(domain)
+    forest = play(policy, params, requests, environments, options, seed=0).forest()
     forest = forest.replace(
         reward=np.where(forest.is_action, np.arange(len(forest.reward)), 0.0).astype(np.float32)
     )

@@ -3,17 +3,23 @@
 import numpy as np
 import pytest
 
+from sepo_jax.algorithms import get_algorithm
 from sepo_jax.forest import ForestBuilder
+from sepo_jax.rollout import Rollout
+from sepo_jax.sandbox.episodes import Action, EpisodeResult
+from sepo_jax.sandbox.protocol import Failure, TooManyFailures
+from sepo_jax.training import sepo_stage
 from sepo_jax.training.batches import BatchMaker
-from sepo_jax.training.settings import read_settings
-from sepo_jax.training.setup import make_domain, make_policy
-from sepo_jax.training.stages import (
+from sepo_jax.training.sepo_stage import (
+    NoSpreadError,
     SepoStage,
-    SftStage,
     reward_decisions,
     samples_of_prompts,
-    supervised_forest,
+    spread_of_groups,
 )
+from sepo_jax.training.settings import read_settings
+from sepo_jax.training.setup import make_domain, make_policy
+from sepo_jax.training.stages import SftStage, supervised_forest
 
 
 class Decision:
@@ -88,7 +94,7 @@ def test_episodes_of_a_step(made, small_config, credit):
     pools = [seat.pool for seat in plan]
     assert pools.count("train") == 3 * 2 * 2
     assert pools.count("exploiter") == (12 if credit == "per_rollout" else 4)
-    seats = [seat.episode.seat for seat in plan if seat.pool == "exploiter"]
+    seats = [seat.request.task["seat"] for seat in plan if seat.pool == "exploiter"]
     assert seats.count(0) == seats.count(1)
     if credit == "per_rollout":
         exploiters = [seat.rollout for seat in plan if seat.pool == "exploiter"]
@@ -99,13 +105,140 @@ def test_episodes_of_a_step(made, small_config, credit):
     assert np.isfinite(data.metrics["safety"])
     # Another step deals other hands.
     later = stage._plan(1, params)
-    assert [s.episode.seed for s in plan] != [s.episode.seed for s in later]
+    assert [s.request.seed for s in plan] != [s.request.seed for s in later]
+    # No two episodes of a step draw the same samples.
+    keys = [(s.request.group, s.request.member) for s in plan]
+    assert len(set(keys)) == len(keys)
+    assert data.metrics["failed_rollouts"] == 0 and data.waited > 0
+    again = stage.data(0, params)
+    np.testing.assert_array_equal(again.forest.tokens, data.forest.tokens)
+    assert again.metrics == data.metrics
+
+
+def scripted(monkeypatch, reply, lost=()):
+    """Puts a player in the place of `rollout.play`, which answers by `reply(request)`, or with the
+    first legal action; episodes at the `lost` places of a call fail. Returns its calls, a list of
+    requests each."""
+    calls = []
+
+    def play(policy, params, requests, environments, options, *, seed, step, progress):
+        calls.append(list(requests))
+        environment, results = environments(None), []
+        for place, request in enumerate(requests):
+            turn, actions = environment.reset(request.task, request.seed), []
+            while not turn.done:
+                prompt = turn.prompts[0]
+                text = reply(request) or prompt.legal_actions[0]
+                ids, zeros = np.array([7, 1], np.int32), np.zeros(2, np.float32)
+                given = np.frombuffer(prompt.observation.encode(), np.uint8).astype(np.int32)
+                actions.append(
+                    Action(0, len(actions), len(actions), given, ids, zeros, zeros, text, prompt,
+                           truncated=False)
+                )  # fmt: skip
+                turn = environment.step({0: text})
+            result = EpisodeResult(request, "finished", tuple(actions), (), turn.record)
+            if place in lost:
+                failure = Failure("timeout", "no answer in 1 s")
+                result = EpisodeResult(request, "failed", tuple(actions), (), None, failure)
+            results.append(result)
+        return Rollout(results, {"blocked_seconds": 0.5})
+
+    monkeypatch.setattr(sepo_stage, "play", play)
+    return calls
+
+
+@pytest.mark.parametrize(("credit", "count"), [("credited", 20), ("per_rollout", 36)])
+def test_a_step_trains_on_what_its_sandboxes_left(
+    made, small_config, monkeypatch, caplog, credit, count
+):
+    _, domain, policy, params = made
+    small_config["sepo"] |= {"credit": credit, "exploiter_pool": ("AlwaysBet", "MaxExploiter")}
+    stage = SepoStage(read_settings(small_config), policy, domain, None)
+    scripted(monkeypatch, lambda request: "PASS")
+    assert stage.data(0, params).metrics["failed_rollouts"] == 0
+    calls = scripted(monkeypatch, lambda request: "PASS", lost=(1, 4, 5))
+    data = stage.data(0, params)
+    assert data.metrics["failed_rollouts"] == 3 and data.waited == 0.5
+    assert f"3 of {count} episodes are missing; the first: no answer in 1 s" in caplog.text
+    # The segments of the others that train are there, and they alone are the figures.
+    kept = [r for i, r in enumerate(calls[0]) if i not in (1, 4, 5)]
+    trained = kept if credit == "credited" else kept[: 12 - 3]
+    forest = data.forest.validate()
+    assert forest.is_action.sum() == sum(decisions(domain, request) for request in trained)
+    assert np.isfinite(data.metrics["reward"]) and np.isfinite(data.metrics["safety"])
+    maker = BatchMaker(stage.settings, policy, get_algorithm("rloo"), 1)
+    batch, _ = maker.make(forest, params)
+    assert np.isfinite(batch.advantage).all()
+    scripted(monkeypatch, lambda request: "PASS", lost=range(count))
+    with pytest.raises(TooManyFailures, match="no episode that trains"):
+        stage.data(0, params)
+
+
+def decisions(domain, request):
+    """Number of decisions of an episode in which the agent always passes."""
+    episode = domain.new_episode(seed=request.seed, **request.task)
+    while not episode.done:
+        episode.step("PASS")
+    return len(episode.decisions)
+
+
+def test_spread_of_groups_by_hand():
+    builder = ForestBuilder()
+    for group, rewards in enumerate([(1, 1), (1, 2), (3,), (np.nan, 5), (np.nan, 0, 1)]):
+        root = builder.add([group], group=group)
+        for number, reward in enumerate(rewards):
+            episode = 10 * group + number
+            first = builder.add([7], root, is_action=True, episode=episode, reward=0.0)
+            builder.add([8], first, is_action=True, episode=episode, reward=reward)
+    flat, groups, teaches = spread_of_groups(builder.build())
+    assert (flat, groups) == (3, 5)
+    assert list(teaches) == [False] * 4 + [True] * 4 + [False] * 6 + [True] * 6
+
+
+def test_episodes_that_teach_nothing_are_played_anew(made, small_config, monkeypatch, caplog):
+    """Replies depend on the member, and only fresh samples differ."""
+    _, domain, policy, params = made
+    small_config["sepo"] |= {
+        "max_resample": 3, "group_by": "deal", "rollouts_per_group": 2,
+        "exploiter_pool": ("AlwaysBet",),
+    }  # fmt: skip
+    stage = SepoStage(read_settings(small_config), policy, domain, None)
+    count = len(stage._plan(0, params))
+
+    def late(request):  # legal, but for one of two in the second replay
+        return "hmm" if request.member >= 5 else ""
+
+    calls = scripted(monkeypatch, late)
+    data = stage.data(0, params)
+    # Two members of a deal answer alike in the first play and the first replay (members 0, 1 and
+    # 2, 3); in the second one replies (4) and the other not (5): it is not played a third time.
+    assert [len(call) for call in calls] == [count] * 3
+    assert {request.member for request in calls[1]} == {2, 3}
+    assert data.metrics["resampled_rollouts"] == 2 * count
+    for first, again in zip(calls[0], calls[2], strict=True):
+        assert (first.task, first.seed, first.group) == (again.task, again.seed, again.group)
+    assert "0 of 8 groups have no spread after 2 replays" in caplog.text
+
+
+def test_a_step_without_any_spread_ends_the_run_after_bounded_replays(
+    made, small_config, monkeypatch
+):  # G05
+    _, domain, policy, params = made
+    small_config["sepo"] |= {"group_by": "deal", "exploiter_pool": ("AlwaysBet",)}
+    calls = scripted(monkeypatch, lambda request: "hmm")
+    stage = SepoStage(read_settings(small_config), policy, domain, None)
+    assert "resampled_rollouts" not in stage.data(0, params).metrics and len(calls) == 1
+    small_config["sepo"]["max_resample"] = 3
+    stage = SepoStage(read_settings(small_config), policy, domain, None)
+    with pytest.raises(
+        NoSpreadError, match=r"step 1 .* 8 of 8 groups .* after 3 replays.*opponents"
+    ):
+        stage.data(0, params)
+    assert len(calls) == 1 + 4
 
 
 def test_shapes_of_batches_repeat(made):  # H01
     settings, _, policy, params = made
-    from sepo_jax.algorithms import get_algorithm
-
     maker = BatchMaker(settings, policy, get_algorithm("rloo"), 1)
     rng = np.random.default_rng(0)
     shapes = []

@@ -1,0 +1,294 @@
+"""Episodes in; what was sampled, its forest and its statistics out.
+
+    rollout = play(policy, params, requests, domain_environments(domain), EngineOptions(), seed=0)
+    forest = rollout.forest()
+
+The slots of the engine decode, environments in a pool answer, and the host queue keeps both busy.
+"""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import chex
+import numpy as np
+from tqdm import tqdm
+
+from ..forest import Forest, ForestBuilder, observation_hash
+from ..policy import Policy, follow, render
+from ..sandbox.episodes import EpisodeRequest, EpisodeResult
+from ..sandbox.in_process import InProcessPool
+from ..sandbox.protocol import BadAnswer, EnvironmentFactory, Message, Pool, Prompt
+from ..sandbox.queue import HostQueue
+from .driver import EngineOptions, drive
+
+DEFAULT_OPTIONS = EngineOptions()
+_KEY_LIMIT = 2**31  # parts of a sampling key are int32
+_BAR_DELAY = 10.0  # seconds that pass before a progress bar shows
+
+
+class ChatCodec:
+    """Prompts to token ids and sampled ids to text, by a policy's tokenizer and chat template.
+
+    Renderings and texts are kept: the members of a group are asked the same.
+
+    Attributes:
+      end_ids: ids that end a reply.
+    """
+
+    def __init__(self, policy: Policy):
+        self.end_ids = policy.end_ids
+        self._tokenizer, self._vocabulary = policy.tokenizer, policy.config.vocab_size
+        self._rendered: dict[Any, list[int]] = {}
+        self._texts: dict[tuple[int, ...], str] = {}
+
+    def start(self, prompt: Prompt) -> list[int]:
+        """Ids of a fresh context.
+
+        Raises:
+          ValueError: messages for a policy without tokenizer or chat template.
+          BadAnswer: a token id that the policy does not have.
+        """
+        if prompt.tokens:
+            return self._known(prompt.tokens)
+        key = _comparable(prompt.messages)
+        if key not in self._rendered:
+            self._check_tokenizer()
+            self._rendered[key] = render(self._tokenizer, prompt.messages)
+        return self._rendered[key]
+
+    def follow(self, messages: Sequence[Message], prompt: Prompt, ended: bool) -> list[int]:
+        """Ids between a reply and the next; see `policy.chat.follow`.
+
+        Raises:
+          TemplateNotExtending: the chat template cannot go on after a reply.
+          BadAnswer: a token id that the policy does not have.
+        """
+        if prompt.tokens:
+            return self._known(prompt.tokens)
+        if not messages:
+            raise BadAnswer("a prompt of messages continues a context of tokens")
+        key = (_comparable(messages[:-1]), _comparable(prompt.messages), ended)
+        if key not in self._rendered:
+            self._check_tokenizer()
+            self._rendered[key] = follow(
+                self._tokenizer, messages, prompt.messages, ended, self.end_ids
+            )
+        return self._rendered[key]
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Text of sampled ids without end token and special tokens; "" without a tokenizer."""
+        if self._tokenizer is None:
+            return ""
+        ended = bool(tokens) and tokens[-1] in self.end_ids
+        key = tuple(tokens[:-1] if ended else tokens)
+        if key not in self._texts:
+            self._texts[key] = self._tokenizer.decode(key, skip_special_tokens=True)
+        return self._texts[key]
+
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        check_tokens(tokens, self._vocabulary, BadAnswer)
+        return list(tokens)
+
+    def _check_tokenizer(self) -> None:
+        if self._tokenizer is None:
+            raise ValueError("this policy has no tokenizer; load it with one")
+
+
+def check_tokens(tokens: Sequence[int], vocabulary: int, kind: type[Exception]) -> None:
+    """Raises `kind` for a token id outside [0, vocabulary)."""
+    wrong = [token for token in tokens if not 0 <= token < vocabulary]
+    if wrong:
+        raise kind(
+            f"a prompt has token id {wrong[0]}; the policy's vocabulary has ids 0 to "
+            f"{vocabulary - 1}: was the prompt made by another tokenizer?"
+        )
+
+
+def _comparable(messages: Sequence[Message]) -> tuple[tuple[str, str], ...]:
+    return tuple((message["role"], message["content"]) for message in messages)
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """What `play` returns.
+
+    Attributes:
+      results: one a request, in their order.
+      statistics: flat figures: tokens, seconds of slots by what they did, episodes by how they
+        ended; see `sandbox.statistics`.
+    """
+
+    results: Sequence[EpisodeResult] = ()
+    statistics: dict[str, Any] = field(default_factory=dict)
+
+    def forest(self, share_prompts: bool = True) -> Forest:
+        """The sampled segments; see `build_forest`."""
+        return build_forest(self.results, share_prompts)
+
+
+def play(
+    policy: Policy | Sequence[Policy],
+    params: chex.ArrayTree | Sequence[chex.ArrayTree],
+    requests: Sequence[EpisodeRequest],
+    pool: Pool | EnvironmentFactory,
+    options: EngineOptions = DEFAULT_OPTIONS,
+    *,
+    seed: int,
+    step: int = 0,
+    seats: Sequence[int] = (0,),
+    progress: str = "",
+) -> Rollout:
+    """Plays episodes to their end.
+
+    Args:
+      policy, params: the agent; or a sequence of each, a policy's parameters at its place.
+      requests: what to play.
+      pool: where the environments are; or what makes one, and they then live in this process.
+      options: sizes of the engine, sampling, limits of an episode.
+      seed, step: with group and member of a request they fix its samples; slots, devices and the
+        order of work do not matter.
+      seats: index of the policy that plays each seat of an episode.
+      progress: label of a progress bar over the episodes, shown from ten seconds on; "" for none.
+
+    Returns:
+      Rollout. Episodes that a sandbox failed are in it, with status "failed".
+
+    Raises:
+      ValueError: another number of parameters than of policies, seats that name no policy, numbers
+        that are no part of a sampling key, a first prompt that does not fit a slot, or one that the
+        policy cannot read.
+      TooManyFailures: more episodes failed than `options.max_failed_fraction`, or all.
+    """
+    policies, parts = ([policy], [params]) if isinstance(policy, Policy) else (policy, params)
+    if len(policies) != len(parts):
+        raise ValueError(f"{len(parts)} parameters for {len(policies)} policies; give one for each")
+    _check_keys(requests, seed, step)
+    if not requests:
+        return Rollout()
+    begin = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        if not hasattr(pool, "submit"):
+            pool = stack.enter_context(InProcessPool(pool))
+        bar = stack.enter_context(
+            tqdm(
+                total=len(requests),
+                desc=progress,
+                disable=not progress,
+                delay=_BAR_DELAY,
+                leave=False,
+            )
+        )
+        queue = HostQueue(
+            pool,
+            requests,
+            [ChatCodec(each) for each in policies],
+            options.exchange_shape(),
+            options.stop_rules(),
+            seed=seed,
+            step=step,
+            seats=seats,
+            devices=options.devices,
+            can_cut=[not each.is_recurrent for each in policies],
+            max_failed_fraction=options.max_failed_fraction,
+            on_result=lambda _: bar.update(),
+        )
+        stack.callback(queue.close)
+        drive(list(zip(policies, parts, strict=True)), queue, options)
+        results = queue.results()
+    return Rollout(results, queue.statistics.summary() | {"seconds": time.perf_counter() - begin})
+
+
+def _check_keys(requests: Sequence[EpisodeRequest], seed: int, step: int) -> None:
+    numbers = {"seed": seed, "step": step}
+    for request in requests:
+        numbers |= {"group": request.group, "member": request.member}
+        for name, value in numbers.items():
+            if not 0 <= value < _KEY_LIMIT:
+                raise ValueError(
+                    f"{name} is {value}, and as part of a sampling key it must be from 0 to "
+                    f"{_KEY_LIMIT - 1}"
+                )
+
+
+def members(groups: Sequence[int]) -> list[int]:
+    """Place of each entry among those of its group, from 0."""
+    seen: Counter[int] = Counter()
+    places = []
+    for group in groups:
+        places.append(seen[group])
+        seen[group] += 1
+    return places
+
+
+def build_forest(results: Sequence[EpisodeResult], share_prompts: bool = True) -> Forest:
+    """The sampled segments of episodes, in the order of episodes, turns and seats.
+
+    Every context is a path: its prompt, then actions with what was given between them. `episode` is
+    the place among the results, `agent` the seat, `turn` that of the episode, `observation` a hash
+    of what the seat was shown. Actions of one turn share an event. An action earns what its seat
+    was paid from then until its next one. A failed episode leaves nothing, and the last actions of
+    one that was cut are truncated.
+
+    Args:
+      results: of `play`.
+      share_prompts: one root for all contexts of a group and seat that begin with the same prompt,
+        so that its tokens are computed once in the update; else a root for every context.
+    """
+    builder = ForestBuilder()
+    roots: dict[Any, int] = {}
+    event = 0
+    for index, result in enumerate(results):
+        if result.status == "failed":
+            continue
+        sizes = Counter(action.turn for action in result.actions)
+        last_turn = max(sizes, default=0)
+        above: dict[int, int] = {}  # last segment of each context
+        for action, reward in zip(result.actions, _earned(result), strict=True):
+            if action.context in above:
+                parent = above[action.context]
+                if len(action.given):
+                    parent = builder.add(action.given, parent, agent=action.seat)
+            else:
+                key: Any = (result.request.group, action.seat, action.given.tobytes())
+                key = key if share_prompts else (index, action.context)
+                if key not in roots:
+                    roots[key] = builder.add(
+                        action.given, group=result.request.group, agent=action.seat
+                    )
+                parent = roots[key]
+            cut = result.status != "finished" and action.turn == last_turn
+            above[action.context] = builder.add(
+                action.tokens,
+                parent,
+                is_action=True,
+                behavior_logp=action.logp,
+                entropy=action.entropy,
+                reward=reward,
+                episode=index,
+                turn=action.turn,
+                event=event + action.turn,
+                event_size=sizes[action.turn],
+                observation=observation_hash(action.prompt.observation),
+                truncated=action.truncated or cut,
+            )
+        event += last_turn + 1
+    return builder.build()
+
+
+def _earned(result: EpisodeResult) -> list[float]:
+    """What each action earned: all that its seat was paid until its next action, or the end."""
+    earned, until = [], {}
+    for action in reversed(result.actions):
+        paid = result.rewards[action.turn + 1 : until.get(action.seat)]
+        until[action.seat] = action.turn + 1
+        earned.append(sum(reward.get(action.seat, 0.0) for reward in paid))
+    return earned[::-1]
+
+
+def decision_segments(forest: Forest) -> np.ndarray:
+    """int32 [decisions], the action segments of a forest in the order of `build_forest`."""
+    return np.flatnonzero(forest.is_action).astype(np.int32)
