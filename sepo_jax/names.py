@@ -12,11 +12,16 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """The question after an error's first sentence: " Did you mean 'x'?", "" when none is near."""
+    guess = nearest(name, allowed)
+    return f" Did you mean {guess!r}?" if guess else ""
+
+
 def unknown(kind: str, name: object, allowed: Iterable[str]) -> ValueError:
     """A ValueError saying that `name` is no known `kind`; raise what this returns."""
     options = sorted(str(option) for option in allowed)
-    guess = nearest(str(name), options)
-    hint = f" Did you mean {guess!r}?" if guess else ""
+    hint = did_you_mean(str(name), options)
     return ValueError(f"unknown {kind} {name!r}.{hint} Allowed: {', '.join(options)}.")
 
 

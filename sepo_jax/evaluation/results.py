@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms import ALGORITHMS
-from ..names import nearest, unknown
+from ..names import did_you_mean, unknown
 from .files import replace_text
 
 KEYS = ("title", "command", "seeds", "commit", "versions", "columns", "rows", "notes")
@@ -43,8 +43,7 @@ def load_result(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         others = sorted(p.stem for p in path.parent.glob("*.json"))
-        guess = nearest(path.stem, others)
-        hint = f" Did you mean {guess!r}?" if guess else ""
+        hint = did_you_mean(path.stem, others)
         raise FileNotFoundError(
             f"no results file {path}.{hint} Present: {', '.join(others) or 'none'}. "
             "Run the command that writes it."

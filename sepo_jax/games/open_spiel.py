@@ -3,7 +3,7 @@
 from typing import Any
 
 from sepo_jax.games.compiler import CHANCE, TreeGame, compile_game
-from sepo_jax.names import nearest
+from sepo_jax.names import did_you_mean
 
 
 def from_open_spiel(name: str, /, **parameters: Any) -> TreeGame:
@@ -25,8 +25,7 @@ def from_open_spiel(name: str, /, **parameters: Any) -> TreeGame:
             'from_open_spiel needs OpenSpiel: pip install "sepo_jax[openspiel]"'
         ) from error
     if name not in pyspiel.registered_names():
-        guess = nearest(name, pyspiel.registered_names())
-        hint = f" Did you mean {guess!r}?" if guess else ""
+        hint = did_you_mean(name, pyspiel.registered_names())
         raise ValueError(f"OpenSpiel has no game {name!r}.{hint}")
     try:
         game = pyspiel.load_game(name, parameters)
