@@ -149,7 +149,16 @@ def from_results(results: Sequence[EpisodeResult]) -> list[Played]:
     """Episodes of a rollout over `sandbox.domain_environments`, for `from_episodes`.
 
     One that failed, or was cut before its end, has no rounds and no decisions: it is missing.
+
+    Raises:
+      ValueError: an episode that was cut because its next prompt did not fit.
     """
+    full = [index for index, result in enumerate(results) if result.status == "context_full"]
+    if full:
+        raise ValueError(
+            f"a prompt of episode {full[0]} and of {len(full) - 1} others leaves no room for a "
+            "reply: raise the capacity of the engine's contexts (rollout.capacity)"
+        )
     return [
         Played(result.request.seed, _opponent_name(result.request.task["opponent"]), (), ())
         if result.record is None

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 from absl import app, flags, logging
 
 from ..names import nearest, unknown
+from ..sandbox.protocol import SandboxError
 from .distributed import connect
 
 # What the user or the machine can mend: one line says it, --debug shows where.
-USER_ERRORS = (ValueError, OSError, ImportError)
+USER_ERRORS = (ValueError, OSError, ImportError, SandboxError)
 
 
 def check_overrides(arguments: Sequence[str]) -> None:
@@ -137,7 +139,12 @@ def define_process_flags() -> Callable[[], None]:
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Parses the flags and runs `main`; what users get wrong ends in one line and exit code 2."""
+    """Parses the flags and runs `main`; what users get wrong ends in one line and exit code 2.
+
+    An interrupt and SIGTERM unwind, so that sandboxes close and what is half-written goes: exit
+    codes 130 and 143.
+    """
+    signal.signal(signal.SIGTERM, _leave)
     sys.path.insert(0, "")  # a module of the working directory may hold an own loss or domain
     try:
         check_overrides(sys.argv)
@@ -164,6 +171,12 @@ def run_main(main: Callable[[], None]) -> None:
             sys.exit(130)
 
     app.run(guarded)
+
+
+def _leave(number: int, frame: Any) -> None:
+    signal.signal(number, signal.SIG_IGN)  # another one must not cut the unwinding short
+    print("terminated; a training run goes on with --resume", file=sys.stderr)
+    sys.exit(128 + number)
 
 
 def _one_line(error: Exception) -> int:

@@ -104,6 +104,7 @@ class SepoStage:
         Raises:
           NoSpreadError: no group has a spread, after `sepo.max_resample` replays.
           TooManyFailures: more episodes failed than the config allows, or all that train.
+          ValueError: a prompt that does not fit `rollout.capacity`.
         """
         plan = self._plan(step, params)
         trains = [self.settings.sepo.credit == "credited" or seat.pool == "train" for seat in plan]
@@ -134,8 +135,7 @@ class SepoStage:
     def _play(
         self, requests: Sequence[EpisodeRequest], params: chex.ArrayTree, step: int
     ) -> tuple[list[EpisodeResult], float]:
-        """Results, and seconds in which all waited for sandboxes; cut episodes count as failed,
-        since they have no payoffs."""
+        """Results, and seconds in which all waited for sandboxes."""
         rollout = play(
             self.policy,
             params,
@@ -146,18 +146,13 @@ class SepoStage:
             step=step,
             progress=f"step {step + 1}" if self.progress else "",
         )
-        lost = [result for result in rollout.results if result.record is None]
+        lost = [result for result in rollout.results if result.failure is not None]
         if lost:
-            why = lost[0].status if lost[0].failure is None else lost[0].failure.message
             _LOG.warning(
                 "step %d: %d of %d episodes are missing; the first: %s",
-                step + 1, len(lost), len(requests), why,
+                step + 1, len(lost), len(requests), lost[0].failure.message,
             )  # fmt: skip
-        results = [
-            result if result.record is not None else dataclasses.replace(result, status="failed")
-            for result in rollout.results
-        ]
-        return results, rollout.statistics["blocked_seconds"]
+        return list(rollout.results), rollout.statistics["blocked_seconds"]
 
     def _play_anew(self, seats, results, places, attempt: int, params, step: int) -> float:
         """Replaces results by fresh samples of the same episodes; returns the seconds waited."""

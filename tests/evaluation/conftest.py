@@ -115,7 +115,13 @@ def write_run(directory, sft_steps: int = 100, sepo_steps: int = 80):
         for step in range(10)
     ]
     timings = [
-        {"stage": line["stage"], "step": line["step"], "rollout": 0.8, "update": 0.3}
+        {
+            "stage": line["stage"],
+            "step": line["step"],
+            "generate": 0.8,
+            "update": 0.3,
+            "peak_host_bytes": 1_500_000_000 + line["step"],
+        }
         for line in _metrics(sft_steps, sepo_steps)
     ]
     for name, content in (("config", config), ("summary", summary), ("tables", tables)):

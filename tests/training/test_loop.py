@@ -119,7 +119,8 @@ def test_killed_and_resumed_equals_straight_bit_for_bit(small_config, tmp_path, 
 def test_resume_pads_to_the_shapes_of_the_straight_run(small_config, tmp_path):  # E01
     """Matches of three hands: the number of rows shrinks from one step to another."""
     small_config["sft"]["steps"] = 0
-    small_config["domain"]["hands"], small_config["rollout"]["row_length"] = 3, 320
+    small_config["domain"]["hands"] = 3
+    small_config["rollout"] |= {"row_length": 320, "capacity": 320}
     small_config["sepo"] |= {"steps": 6, "rollouts_per_group": 1, "exploiter_pool": ("AlwaysBet",)}
     small_config["checkpoint"] = {"every": 1, "keep": 30}
     runs = [tmp_path / "straight", tmp_path / "resumed"]
@@ -156,7 +157,11 @@ def test_a_run_leaves_every_file_and_four_timings(small_config, tmp_path):  # H0
     for name in (*SAME, "timings.jsonl", "report.html", "policy/config.json", "checkpoints"):
         assert (run.directory / name).exists(), name
     timings = read_lines(run.directory / "timings.jsonl")
-    assert all({"generate", "score", "update"} <= line.keys() for line in timings)
+    phases = {"generate", "environment", "score", "update", "peak_host_bytes"}
+    assert all(phases <= line.keys() for line in timings)
+    assert all(line["environment"] > 0 for line in timings if line["stage"] == "sepo")
+    assert all(line["generate"] > 0 for line in timings)
+    assert all(2**20 < line["peak_host_bytes"] < 2**40 for line in timings)
     assert any("evaluate" in line for line in timings)
     summary = run.summary
     assert summary["uniform/nash_conv"] == pytest.approx(11 / 12, abs=1e-6)  # F22
@@ -170,6 +175,7 @@ def test_a_run_leaves_every_file_and_four_timings(small_config, tmp_path):  # H0
     # Replies are sampled token ids under the log-probabilities that the trainer finds again.
     last = read_lines(run.directory / "metrics.jsonl")[-1]
     assert last["ratio"] == pytest.approx(1.0, abs=1e-4)
+    assert last["failed_rollouts"] == summary["sepo/failed_rollouts"] == 0
 
 
 def without_warm_start(config):
