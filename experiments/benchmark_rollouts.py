@@ -16,13 +16,12 @@ from rollout_environment import SlowEnvironment
 from rollout_models import Model, weights_text
 from rollout_plan import (
     COLUMNS,
-    NOTES,
     Contest,
     contests,
     count_episodes,
     rehearsals,
     table_rows,
-    write_result,
+    write_table,
 )
 from rollout_sides import compete, play
 from tqdm import tqdm
@@ -81,8 +80,8 @@ def main() -> None:
         for make_model, held in plan:
             rows += hold(make_model(), held, pool, bar)
     if WRITE.value:
-        notes = NOTES.format(weights=weights_text(weights))
-        print(f"wrote {write_result(rows, notes, DRIVER.value, SEED.value)}")
+        described = weights_text(weights)
+        print(f"wrote {write_table(rows, described, DRIVER.value, SEED.value)}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
 """Which contests `benchmark_rollouts.py` holds, and the table it makes of them."""
 
 import dataclasses
-import json
 import os
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -13,6 +11,7 @@ import jax
 from rollout_models import SMALLEST, TINY, Model, fresh, smollm2
 from rollout_sides import Played, Side, Work
 
+from sepo_jax.evaluation.results import source_commit, write_result
 from sepo_jax.rollout.driver import DRIVERS, EngineOptions
 
 HERE = Path(__file__).resolve().parent
@@ -145,22 +144,19 @@ NOTES = (
 )
 
 
-def write_result(rows: list, notes: str, driver: str, seed: int) -> Path:
-    """Writes the table where README's renderer looks for it."""
+def write_table(rows: list, weights: str, driver: str, seed: int) -> Path:
+    """Writes the table where README's renderer looks for it; `weights` says which SmolLM2 has."""
     machine = f"{os.cpu_count()} CPU cores, JAX on {jax.devices()[0].platform}"
-    git = ["git", "rev-parse", "HEAD"]
     options = f"--driver={driver} --seed={seed}"
     result = {
         "title": "Rollouts with slow sandboxes: the engine beside a lock-step loop",
         "command": f"python experiments/benchmark_rollouts.py {options} --write",
         "seeds": [seed],
-        "commit": subprocess.check_output(git, cwd=HERE.parent, text=True).strip(),
+        "commit": source_commit(),
         "versions": {name: version(name) for name in ("jax", "jaxlib", "numpy")}
         | {"hardware": machine},
         "columns": COLUMNS,
         "rows": rows,
-        "notes": notes,
+        "notes": NOTES.format(weights=weights),
     }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return RESULT
+    return write_result(RESULT, result)

@@ -1,7 +1,6 @@
 """The benchmark of rollouts runs with a small model; speed is the machine's and is not tested."""
 
 import importlib
-import json
 import re
 import statistics
 import subprocess
@@ -211,7 +210,35 @@ def test_lock_step_goes_on_without_a_failed_episode():
     assert episodes_of(inner.asked) == [2]
 
 
-def test_written_result_is_complete():
+def test_a_written_table_reads_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "RESULT", tmp_path / "table.json")
+    (contest,) = plan.against_lock_step(16, 8, [0.02], 1, "in_jit")
+    figures = {"sampled_tokens": 30, "prefilled_tokens": 7, "decoding_share": 0.5}
+    figures["busy_share"] = 0.25
+    plays = {
+        name: sides.Played(seconds, figures, [])
+        for name, seconds in ((plan.ENGINE, 2.0), (plan.LOCK_STEP, 6.0))
+    }
+    rows = plan.table_rows("tiny", contest, plays)
+    work = "tiny: 16 episodes, 8 slots"
+    assert rows == [
+        [work, 20, "engine", 15.0, 0.5, 0.25, 7, 2.0, 3.0],
+        [work, 20, "lock-step", 5.0, 0.5, 0.25, 7, 6.0, 1.0],
+    ]
+    written = load_result(plan.write_table(rows, "random weights", "in_jit", 4))
+    assert written["rows"] == rows and written["seeds"] == [4]
+    assert "random weights" in written["notes"] and "{" not in written["notes"]
+    assert "--driver=in_jit --seed=4" in written["command"]
+
+
+def test_decoding_alone_has_no_lock_step():
+    contest = plan.decoding(8, 24, 1)
+    figures = {"sampled_tokens": 30, "prefilled_tokens": 7, "decoding_share": 1, "busy_share": 1}
+    rows = plan.table_rows("tiny", contest, {"in jit": sides.Played(2.0, figures, [])})
+    assert rows[0][-1] is None
+
+
+def test_published_result_is_complete():
     if not RESULT.exists():
         pytest.skip("not measured yet")
-    assert json.dumps(load_result(RESULT))
+    assert load_result(RESULT)["columns"] == plan.COLUMNS
