@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from sandbox.confined import (
+    CONFINE,
     USERS,
     need,
     need_protection,
@@ -96,7 +97,8 @@ sys.exit(5)
 def test_ordinary_python_works_inside(user, processes):
     need(user)
     with reachable(user) as scratch:
-        status, (done,) = run_confined(ORDINARY, scratch, user, processes=processes)
+        before = "tempfile.gettempdir()" + CONFINE
+        status, (done,) = run_confined(ORDINARY, scratch, user, before=before, processes=processes)
         assert done.count("signalled") == 2
         assert all(done), done
         assert status == 0

@@ -35,7 +35,7 @@ for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, 32, 33}:
     signal.signal(number, signal.SIG_IGN)
 tell("ready")
 while True:
-    time.sleep(60)
+    time.sleep(300)
 """
     with reachable("this user") as scratch:
         arguments = arguments_of(code, scratch, None, {"processes": processes})
@@ -52,7 +52,7 @@ while True:
 
 GRANDCHILDREN = """
 token = "sleep-" + os.path.basename(scratch)
-sleeper = [sys.executable, "-c", "import time; time.sleep(60)", token]
+sleeper = [sys.executable, "-c", "import time; time.sleep(300)", token]
 if os.fork() == 0:  # orphaned, in a session of its own
     os.setsid()
     if os.fork() == 0:
@@ -66,7 +66,7 @@ if extra == "exit":
     os._exit(7)
 if extra == "kill itself":
     os.kill(os.getpid(), signal.SIGKILL)
-time.sleep(60)
+time.sleep(300)
 """
 
 
@@ -85,7 +85,7 @@ def running(token):
 
 def wait_for(condition):
     """Waits until a condition holds, and says whether it does in the end."""
-    end = time.monotonic() + WATCHDOG
+    end = time.monotonic() + 60
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
     return condition()
@@ -126,7 +126,7 @@ def test_a_worker_ends_with_its_parent(user):
         inner = arguments_of(GRANDCHILDREN, scratch, "stay", {"processes": 8}, TIED + CONFINE)
         outer = (
             "import subprocess, sys, time;"
-            "subprocess.Popen([sys.executable, '-c', *sys.argv[1:]]); time.sleep(60)"
+            "subprocess.Popen([sys.executable, '-c', *sys.argv[1:]]); time.sleep(300)"
         )
         with start_python(outer, *inner, user=user) as process:
             assert process.stdout.readline() == '"ready"\n'
@@ -138,7 +138,7 @@ def test_a_worker_ends_with_its_parent(user):
 
 FAMILY = """
 import os, signal, subprocess, sys, time
-sleeper = [sys.executable, "-c", "import time; time.sleep(60)", sys.argv[1]]
+sleeper = [sys.executable, "-c", "import time; time.sleep(300)", sys.argv[1]]
 subprocess.Popen(sleeper, start_new_session=True)
 subprocess.Popen(sleeper)
 if os.fork() == 0:  # an orphan that stays in the session, in a group of its own
@@ -149,7 +149,7 @@ os.wait()
 print("ready", flush=True)
 if sys.argv[2] == "die":
     os._exit(0)
-time.sleep(60)
+time.sleep(300)
 """
 
 
