@@ -95,8 +95,8 @@ class Codec(Protocol):
         """Ids that lead from the last reply of `messages` to the next one.
 
         Args:
-          messages: the conversation so far, ending with the reply.
-          prompt: what follows.
+          messages: the conversation so far, ending with the reply; empty in a context of tokens.
+          prompt: what follows; its tokens, if it has them, are taken as they are.
           ended: whether the reply ended with an end token.
         """
 
@@ -143,11 +143,8 @@ class Conversation:
 
     def follow(self, prompt: Prompt) -> None:
         """Appends the next prompt after the reply."""
-        if prompt.tokens:
-            self.given = list(prompt.tokens)
-        else:
-            ended = self.context.ids[-1] in self.codec.end_ids
-            self.given = list(self.codec.follow(self.messages, prompt, ended))
+        ended = self.context.ids[-1] in self.codec.end_ids
+        self.given = list(self.codec.follow(self.messages, prompt, ended))
         self.messages += prompt.messages
         self.prompt = prompt
         self.context.ids += self.given

@@ -144,9 +144,9 @@ def test_shared_prompts_change_no_action(base):
 
 
 def test_an_action_stops_at_its_first_end_token_or_at_the_limit(agent):  # B01
-    policy, _ = agent
+    policy = dataclasses.replace(agent[0], end_ids=tuple(range(5, 105)))  # a third of all ids
     asked = requests(40, range(40))
-    forest = rollout(agent, asked, slots=64, max_action_tokens=3, seed=11).forest()
+    forest = rollout((policy, agent[1]), asked, max_action_tokens=3, seed=11).forest()
     ends = 0
     for segment in decision_segments(forest):
         tokens = list(forest.segment_tokens(segment))
@@ -183,6 +183,34 @@ def test_a_context_that_goes_on_is_one_path(agent):
             for each, leaf in ((forest, one), (apart, other))
         ]
         np.testing.assert_array_equal(*tokens)
+
+
+class Numbers(BaseEnvironment):
+    """Two turns of token ids in one context; odd seeds go on with an id that does not exist."""
+
+    def start(self, task, seed):
+        self.state = [7, 320][seed % 2]
+        return Turn({0: Prompt(tokens=(5, 6))})
+
+    def play(self, actions):
+        if self.state is None:
+            return finish()
+        tokens, self.state = (self.state,), None
+        return Turn({0: Prompt(tokens=tokens, continues=True)})
+
+
+def test_contexts_of_tokens_need_no_text_and_wrong_ids_cost_their_episode(agent):
+    policy, params = agent
+    asked = [EpisodeRequest(None, seed, member=seed) for seed in range(3)]
+    bare = Policy(policy.config, end_ids=policy.end_ids)
+    played = play(bare, params, asked, Numbers, OPTIONS, seed=0)
+    assert [result.status for result in played.results] == ["finished", "failed", "finished"]
+    assert played.results[1].failure.kind == "bad_answer"
+    assert "token id 320" in played.results[1].failure.message
+    forest = played.forest()
+    for leaf in forest.leaves():
+        given = [forest.segment_tokens(s).tolist() for s in forest.path(int(leaf))[::2]]
+        assert given == [[5, 6], [7]]
 
 
 class Duel(BaseEnvironment):
@@ -222,7 +250,9 @@ def test_moves_at_the_same_time_share_an_event_and_seats_their_policies(agent):
     both = play([policy, policy], [params, other], asked, Duel, options, seed=0, seats=(0, 1))
     for one, two in zip(alone.results, both.results, strict=True):
         np.testing.assert_array_equal(one.actions[0].tokens, two.actions[0].tokens)
-        assert not np.array_equal(one.actions[2].tokens, two.actions[2].tokens)
+        for left, right in zip(one.actions[1:], two.actions[1:], strict=True):
+            assert left.seat == right.seat == 1
+            assert not np.allclose(left.logp[0], right.logp[0], atol=1e-5)
 
 
 def action(turn, context=0, given=(1,), truncated=False):

@@ -22,6 +22,8 @@ class FakeCodec:
         ]
 
     def follow(self, messages, prompt, ended):
+        if prompt.tokens:
+            return list(prompt.tokens)
         assert messages[-1]["role"] == "assistant"
         return ([] if ended else [END]) + self.start(prompt)
 
