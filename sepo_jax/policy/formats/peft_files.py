@@ -11,7 +11,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from sepo_jax.names import check_option
@@ -19,7 +18,12 @@ from sepo_jax.policy.config import LoraConfig, ModelConfig
 from sepo_jax.policy.formats.families_tensors import tensor_places, text_names
 from sepo_jax.policy.formats.hugging_face import save_hf
 from sepo_jax.policy.formats.staging import staged, write_json
-from sepo_jax.policy.formats.weights import all_finite, listed, parameter_shapes
+from sepo_jax.policy.formats.weights import (
+    all_finite,
+    listed,
+    parameter_shapes,
+    safetensors_source,
+)
 from sepo_jax.policy.lora import LEAVES, PROJECTIONS, adapted_paths, attach, merge
 from sepo_jax.policy.policy import Policy
 from sepo_jax.policy.trees import leaves_by_path, part_at, put_at
@@ -125,13 +129,7 @@ def load_peft(directory, config: ModelConfig) -> tuple[LoraConfig, dict]:
         )
     modules = _modules(config)
     named = _named_targets(settings, modules)
-    try:
-        with safe_open(str(file), framework="numpy") as opened:
-            stored = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(
-            f"{file} is damaged or no safetensors file ({error}): fetch or write it again"
-        ) from error
+    stored = {name: tensor.read() for name, tensor in safetensors_source([file]).items()}
     found = _places_of(config, stored)
     present = {modules[module][0][-1] for module, _ in found.values() if module in modules}
     targets = tuple(name for name in PROJECTIONS if name in present | named)
