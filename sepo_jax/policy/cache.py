@@ -4,8 +4,8 @@ All functions are pure and meant for the inside of `jit`; keep the cache in the 
 donate it), so that it is updated in place. Layers are unrolled here: a decode step is small, and a
 scan would copy the cache of every layer.
 
-In the shape descriptions S is slots, R rows of a call, W tokens per row, P capacity, K key/value
-heads, D head size, V vocabulary.
+In the shape descriptions S is slots, R rows of a call, W tokens per row, H hidden size, V
+vocabulary.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,14 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from sepo_jax.policy import decoder
+from sepo_jax.policy import decoder, segments
 from sepo_jax.policy.config import DTYPES, ModelConfig
 from sepo_jax.policy.decoder import Ends, query_scale
 from sepo_jax.policy.delta_net import DeltaState, init_delta_state
 from sepo_jax.policy.layers import DecoderLayer
-from sepo_jax.policy.lora import merge
+from sepo_jax.policy.lora import PROJECTIONS, merge
 from sepo_jax.policy.rotary import rotary_tables
+from sepo_jax.policy.segments import Segments, init_segments
 
 SIDE_BY_SIDE = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
@@ -35,14 +36,13 @@ class Cache:
     """What every slot keeps of its tokens.
 
     Attributes:
-      keys: [S, K, D, P] for each layer with keys of its own; values: [S, K, P, D] likewise (the
-        fastest pair of layouts for scores and mixing on CPU).
+      keys, values: the segments of each layer with keys of its own, see `segments.py`.
       states: of each linear layer, rows are slots.
       lengths: int32 [S], tokens that each slot holds.
     """
 
-    keys: tuple[jax.Array, ...]
-    values: tuple[jax.Array, ...]
+    keys: tuple[Segments, ...]
+    values: tuple[Segments, ...]
     states: tuple[DeltaState, ...]
     lengths: jax.Array
 
@@ -54,24 +54,24 @@ class Cache:
     @property
     def capacity(self) -> int:
         """Tokens that fit in one slot."""
-        return self.keys[0].shape[3]
+        return segments.starts(self.keys[0])[-1]
 
 
 def init_cache(config: ModelConfig, num_slots: int, capacity: int) -> Cache:
-    """Empty slots, each for `capacity` tokens."""
+    """Empty slots, each for `capacity` tokens; from a block on, rounded up to whole blocks."""
     if num_slots < 1 or capacity < 1:
         raise ValueError(
             f"a cache needs at least 1 slot and 1 position; given {num_slots}, {capacity}"
         )
     dtype = DTYPES[config.cache_dtype]
-    sizes = [
-        (config.kv_heads(kind), config.head_size(kind))
+    layers = [
+        init_segments(num_slots, config.kv_heads(kind), config.head_size(kind), capacity, dtype)
         for kind in config.layer_kinds
         if kind in ("full", "sliding")
     ]
     return Cache(
-        keys=tuple(jnp.zeros((num_slots, heads, size, capacity), dtype) for heads, size in sizes),
-        values=tuple(jnp.zeros((num_slots, heads, capacity, size), dtype) for heads, size in sizes),
+        keys=tuple(keys for keys, _ in layers),
+        values=tuple(values for _, values in layers),
         states=tuple(
             init_delta_state(config, num_slots) for _ in range(config.layer_kinds.count("linear"))
         ),
@@ -105,11 +105,26 @@ def fork_slot(cache: Cache, source: jax.Array, target: jax.Array, length: jax.Ar
 
     kept = cache.lengths[source]
     kept = jnp.where(length < 0, kept, jnp.minimum(length, kept))
-    return jax.tree.map(copy, cache).replace(lengths=cache.lengths.at[target].set(kept))
+    forked = []
+    for index, start in enumerate(segments.starts(cache.keys[0])[:-1]):
+        parts = [layer[index] for layer in (*cache.keys, *cache.values)]
+        # A loop of no or one step, where a branch would copy whole segments.
+        steps = jnp.where(kept > start, 1, 0)
+        forked.append(
+            jax.lax.fori_loop(0, steps, lambda _, parts: jax.tree.map(copy, parts), parts)
+        )
+    layers = tuple(zip(*forked, strict=True))
+    return Cache(
+        keys=layers[: len(cache.keys)],
+        values=layers[len(cache.keys) :],
+        states=jax.tree.map(copy, cache.states),
+        lengths=cache.lengths.at[target].set(kept),
+    )
 
 
 def fuse(config: ModelConfig, params) -> dict:
-    """The parameters in decoding form: layers apart, q/k/v and gate/up kernels side by side.
+    """The parameters in decoding form: layers apart, kernels transposed, those of q/k/v and of
+    gate/up below each other.
 
     Optional (`append` fuses on the fly when it gets the training form); do it once outside a decode
     loop, after each update. Adapters are merged into their kernels, and kernels and embeddings cast
@@ -123,13 +138,12 @@ def fuse(config: ModelConfig, params) -> dict:
     def apart(layer):
         kind, row = config.place(layer)
         parts = jax.tree.map(lambda array: array[row], params["layers"][kind])
-        cast = {name: _as_computed(part, dtype) for name, part in parts.items()}
+        cast = {name: _as_computed(name, part, dtype) for name, part in parts.items()}
         for joined, names in SIDE_BY_SIDE.items():
             if all(name in cast for name in names):
                 pieces = [cast.pop(name) for name in names]
                 cast[joined] = {
-                    leaf: jnp.concatenate([piece[leaf] for piece in pieces], axis=-1)
-                    for leaf in pieces[0]
+                    leaf: jnp.concatenate([piece[leaf] for piece in pieces]) for leaf in pieces[0]
                 }
         return cast
 
@@ -145,10 +159,12 @@ def _narrowed(part: dict, dtype) -> dict:
     }
 
 
-def _as_computed(part: dict, dtype) -> dict:
-    """Kernels and biases in `dtype`; norm scales and the like as they are."""
-    wide = ("kernel", "bias")
-    return {name: x.astype(dtype) if name in wide else x for name, x in part.items()}
+def _as_computed(name: str, part: dict, dtype) -> dict:
+    """Kernels (those of projections transposed) and biases in `dtype`; the rest as it is."""
+    cast = {leaf: x.astype(dtype) if leaf in ("kernel", "bias") else x for leaf, x in part.items()}
+    if name in PROJECTIONS:
+        cast["transposed"] = cast.pop("kernel").T
+    return cast
 
 
 def append(
@@ -161,9 +177,10 @@ def append(
       tokens: int32 [R, W], real tokens first. lengths: int32 [R], 0 leaves the slot as it was.
       slots: int32 [R], distinct among rows of positive length, entries of S and above are skipped;
         None means row r is slot r (R = S).
-      reach: static; attention reads the first `reach` positions of the cache only, which must hold
-        every token of the slots in use, the appended ones included. None reads all. A slot that
-        would pass it is treated like one that passes the capacity.
+      reach: static; attention reads the first `reach` positions of the cache only, up to the end
+        of their segment, which must hold every token of the slots in use, the appended ones
+        included. None reads all. A slot that would pass it is treated like one that passes the
+        capacity.
 
     Returns:
       The new cache. A slot that would pass its capacity has its length set to the capacity, so that
@@ -210,9 +227,19 @@ def _append(config, params, cache: Cache, tokens, lengths, slots, reach):
                 variables, hidden, *at.tables[name], method="attention_inputs"
             )
             if key is not None:
-                keys[row] = _write(keys[row], key, (at.slots, slice(None), slice(None), at.columns))
-                values[row] = _write(values[row], value, (at.slots, slice(None), at.columns))
-            mixed = _attend_cached(query, keys[row], values[row], at, config, kind)
+                keys[row], values[row] = segments.write(
+                    keys[row], values[row], key, value, at.slots, at.columns
+                )
+            mixed = segments.attend(
+                query,
+                keys[row][: at.segments],
+                values[row][: at.segments],
+                at.of_rows,
+                at.positions,
+                scale=query_scale(config, kind),
+                window=config.sliding_window if name == "sliding" else None,
+                precision=config.precision,
+            )
             update = module.apply(variables, mixed, gate, method="attention_output")
         given = None if extra is None else extra[layer]
         hidden = module.apply(variables, hidden, update, given, method="combine")
@@ -234,7 +261,8 @@ class _Places(NamedTuple):
     Attributes:
       slots: int32 [R, 1]. positions: int32 [R, W]. real: bool [R, W].
       columns: int32 [R, W], outside the cache for columns past a row's end.
-      tables: rotary tables by layer type. reach: positions that attention reads.
+      tables: rotary tables by layer type.
+      reach: positions that a slot may fill. segments: how many of a layer's hold them.
       of_rows: from an array over slots to the rows' entries.
     """
 
@@ -244,6 +272,7 @@ class _Places(NamedTuple):
     columns: jax.Array
     tables: dict
     reach: int
+    segments: int
     of_rows: Callable
 
 
@@ -252,6 +281,7 @@ def _places(config, cache, slots, lengths, rows: int, width: int, reach) -> _Pla
         slots, of_rows = jnp.arange(rows), lambda array: array
     else:
         of_rows = lambda array: jnp.take(array, slots, axis=0, mode="clip")  # noqa: E731
+    reach = cache.capacity if reach is None else min(reach, cache.capacity)
     offsets = jnp.arange(width)[None]
     positions = of_rows(cache.lengths)[:, None] + offsets
     real = offsets < lengths[:, None]
@@ -263,7 +293,8 @@ def _places(config, cache, slots, lengths, rows: int, width: int, reach) -> _Pla
         # The scatter drops what aims outside the cache.
         columns=jnp.where(real, positions, cache.capacity),
         tables={name: rotary_tables(config, positions, name) for name in types},
-        reach=cache.capacity if reach is None else min(reach, cache.capacity),
+        reach=reach,
+        segments=sum(start < reach for start in segments.starts(cache.keys[0])),
         of_rows=of_rows,
     )
 
@@ -276,35 +307,3 @@ def _linear_update(module, variables, hidden, state, at: _Places):
     target = jnp.where(at.real[:, 0], at.slots[:, 0], state.conv.shape[0])
     put = lambda old, new: old.at[target].set(new.astype(old.dtype), mode="drop")  # noqa: E731
     return update, jax.tree.map(put, state, after)
-
-
-def _write(stored, fresh, where):
-    return stored.at[where].set(fresh.astype(stored.dtype), mode="drop")
-
-
-def _attend_cached(queries, keys, values, at: _Places, config: ModelConfig, kind: str):
-    """Attention of queries [R, W, Q, D] to keys [S, K, D, P]; [R, W, Q * D]."""
-    keys = at.of_rows(keys[..., : at.reach])
-    values = at.of_rows(values[:, :, : at.reach])
-    rows, width, heads, size = queries.shape
-    shared = keys.shape[1]
-    grouped = queries.reshape(rows, width, shared, heads // shared, size)
-    # [R, K, W * G, D] x [R, K, D, P]: one plain product per slot and key/value head.
-    grouped = jnp.moveaxis(grouped, 2, 1).reshape(rows, shared, -1, size)
-    scores = jnp.einsum(
-        "rkqd,rkdp->rkqp",
-        grouped.astype(keys.dtype),
-        keys,
-        precision=config.precision,
-        preferred_element_type=jnp.float32,
-    ) * query_scale(config, kind)
-    column = jnp.arange(at.reach)[None, None]
-    seen = column <= at.positions[:, :, None]
-    if kind.startswith("sliding"):
-        seen = seen & (column > at.positions[:, :, None] - config.sliding_window)
-    seen = jnp.repeat(seen, heads // shared, axis=1)[:, None]
-    scores = jnp.where(seen, scores, jnp.finfo(jnp.float32).min)
-    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    mixed = jnp.einsum("rkqp,rkpd->rkqd", weights, values, precision=config.precision)
-    mixed = mixed.reshape(rows, shared, width, heads // shared, size)
-    return jnp.moveaxis(mixed, 1, 2).reshape(rows, width, heads * size)

@@ -20,7 +20,7 @@ from flax import linen as nn
 
 from sepo_jax.policy.config import DTYPES, ModelConfig
 from sepo_jax.policy.layers import DecoderLayer, attend
-from sepo_jax.policy.linear import Linear, RMSNorm
+from sepo_jax.policy.linear import Linear, RMSNorm, rows_times
 from sepo_jax.policy.rotary import rotary_tables
 
 
@@ -147,14 +147,14 @@ def vocabulary_kernel(config: ModelConfig, params) -> tuple[jax.Array, int]:
 def logits(config: ModelConfig, params, normal) -> jax.Array:
     """Vocabulary logits, float32 [..., V], of normed states [..., H]."""
     kernel, vocabulary_axis = vocabulary_kernel(config, params)
-    contract = (((normal.ndim - 1,), (1 - vocabulary_axis,)), ((), ()))
-    result = jax.lax.dot_general(
-        normal,
-        kernel.astype(normal.dtype),
-        contract,
-        precision=config.precision,
-        preferred_element_type=jnp.float32,
-    )
+    kernel = kernel.astype(normal.dtype)
+    if vocabulary_axis:
+        result = jnp.matmul(
+            normal, kernel, precision=config.precision, preferred_element_type=jnp.float32
+        )
+    else:
+        rows = normal.reshape(-1, normal.shape[-1])
+        result = rows_times(rows, kernel, config.precision).reshape(*normal.shape[:-1], -1)
     cap = config.final_softcap
     return result if cap is None else cap * jnp.tanh(result / cap)
 

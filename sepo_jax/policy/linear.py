@@ -1,5 +1,7 @@
 """The two smallest parts of every layer: a linear map that may carry an adapter, and a norm."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -10,8 +12,9 @@ from sepo_jax.policy.config import DTYPES, ModelConfig
 class Linear(nn.Module):
     """x W + b, and with adapter leaves beside the kernel also scale (x A) B.
 
-    Parameters: "kernel" [in, features], "bias" [features] when asked for. `lora_a` [in, rank] and
-    `lora_b` [rank, features] are never created here: `lora.attach` puts them there.
+    Parameters: "kernel" [in, features], "bias" [features] when asked for. Never created here:
+    `lora_a` [in, rank] and `lora_b` [rank, features], which `lora.attach` puts there, and
+    "transposed" [features, in], which stands for the kernel in the decoding form of `cache.fuse`.
 
     Attributes:
       config: gives dtypes, precision and the adapter's scale.
@@ -29,8 +32,6 @@ class Linear(nn.Module):
     def __call__(self, inputs: jax.Array) -> jax.Array:
         config = self.config
         stored, computed = DTYPES[config.param_dtype], DTYPES[config.compute_dtype]
-        draw = nn.initializers.variance_scaling(self.init_scale, "fan_in", "normal")
-        kernel = self.param("kernel", draw, (inputs.shape[-1], self.features), stored)
         inputs = inputs.astype(computed)
 
         def times(rows, matrix):
@@ -39,7 +40,13 @@ class Linear(nn.Module):
         # One axis of rows: the products of the backward pass are then plain products as well.
         lead = inputs.shape[:-1]
         inputs = inputs.reshape(-1, inputs.shape[-1])
-        result = times(inputs, kernel)
+        if self.has_variable("params", "transposed"):
+            kernel = self.get_variable("params", "transposed")
+            result = rows_times(inputs, kernel, config.precision).astype(computed)
+        else:
+            draw = nn.initializers.variance_scaling(self.init_scale, "fan_in", "normal")
+            kernel = self.param("kernel", draw, (inputs.shape[-1], self.features), stored)
+            result = times(inputs, kernel)
         if self.has_variable("params", "lora_a"):
             if config.lora is None:
                 raise ValueError(
@@ -53,6 +60,25 @@ class Linear(nn.Module):
             bias = self.param("bias", nn.initializers.zeros, (self.features,), stored)
             result = result + bias.astype(computed)[None]
         return result.reshape(*lead, self.features)
+
+
+def rows_times(rows: jax.Array, transposed: jax.Array, precision) -> jax.Array:
+    """Products of rows [N, in] and a matrix given as [F, in]; float32 [N, F]."""
+    product = partial(
+        jax.lax.dot_general,
+        dimension_numbers=(((1,), (1,)), ((), ())),
+        precision=precision,
+        preferred_element_type=jnp.float32,
+    )
+    barrier = jax.lax.optimization_barrier
+
+    def on_cpu(rows, transposed):
+        # Kernels repack their right factor at every call: the few rows, not the matrix. Barriers
+        # keep the compiler from turning the product round, and from products that return bfloat16,
+        # which are an order of magnitude slower there.
+        return barrier(product(*barrier((transposed, rows)))).T
+
+    return jax.lax.platform_dependent(rows, transposed, cpu=on_cpu, default=product)
 
 
 class RMSNorm(nn.Module):

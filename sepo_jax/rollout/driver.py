@@ -25,6 +25,7 @@ from ..sandbox.episodes import StopRules
 from ..sandbox.exchange import (
     FAILED,
     RUNNING,
+    Chunks,
     Commands,
     ExchangeShape,
     Report,
@@ -198,10 +199,18 @@ def _run_host_loop(policies, params, queue, options: EngineOptions, index: int, 
         # All are under way before the first is waited for.
         sampled = [slots.advance(each) for slots, each in zip(engines, commands, strict=True)]
         reports = tuple(jax.device_get(sampled))
+        for slots, report in zip(engines, reports, strict=True):
+            slots.absorb(report)
 
 
 class _Slots:
-    """The slots of one policy on one device, and the compiled pieces that they need."""
+    """The slots of one policy on one device, and the compiled pieces that they need.
+
+    Attributes:
+      state: the slots.
+      lengths: int [S], tokens in each slot's cache; decoding: bool [S]. As in `state`, so that
+        looking there need not wait for the device.
+    """
 
     def __init__(self, policy: Policy, params, options: EngineOptions, device):
         self.policy, self.params, self.options = policy, params, options
@@ -211,45 +220,65 @@ class _Slots:
             state = _init_slots(policy, options.slots, options.capacity)
         # Bound to the device from the start, as later states are: one program for both.
         self.state = jax.device_put(state, device)
+        self.lengths = np.zeros(options.slots, np.int64)
         self.decoding = np.zeros(options.slots, bool)
 
     def advance(self, commands: Commands) -> Report:
         """Carries out commands and decodes; a report that may still be on its way."""
-        if commands.halt.any() or commands.clear.any():
+        stopped = commands.halt | commands.clear
+        if stopped.any():
             self.state = _halt_and_clear(self.state, commands.halt, commands.clear)
+            self.decoding &= ~stopped
+            self.lengths[commands.clear] = 0
         for chunks in reversed(commands.chunks):
             if chunks.calls:
-                self.state = _prefill(self.policy, self.params, self.state, chunks)
+                self._prefill(chunks)
         if commands.fork_count:
-            self.state = _fork(self.state, commands.fork_count, commands.forks)
+            self._fork(commands.fork_count, commands.forks)
         if commands.start.any():
             self.state = _start(
                 self.state, commands.start, commands.pending, commands.keys, commands.limit
             )
-        if not np.asarray(self.state.decoding).any():
-            return self.nothing
+            self.decoding |= commands.start
+        return self._decode() if self.decoding.any() else self.nothing
+
+    def absorb(self, report: Report) -> None:
+        """Takes note of a report of `advance` that has arrived."""
+        self.lengths += report.count
+        self.decoding = report.decoding.copy()
+
+    def _prefill(self, chunks: Chunks) -> None:
+        used = chunks.lengths > 0
+        np.add.at(self.lengths, chunks.slots[used], chunks.lengths[used])
+        reach = self._reach(self.lengths[chunks.slots[used]].max())
+        self.state = _prefill(self.policy, self.params, self.state, chunks, reach)
+
+    def _fork(self, count: np.ndarray, forks: np.ndarray) -> None:
+        self.state = _fork(self.state, count, forks)
+        for source, target, length in forks[:count]:
+            kept = self.lengths[source]
+            self.lengths[target] = kept if length < 0 else min(kept, length)
+
+    def _decode(self) -> Report:
+        interval = self.options.exchange_interval
         self.state, report = _decode(
             self.policy,
             self.params,
             self.state,
             self.options.sampling,
             self.policy.end_ids,
-            self.options.exchange_interval,
-            self._reach(),
+            interval,
+            self._reach(self.lengths[self.decoding].max() + interval),
         )
         return report
 
-    def _reach(self) -> int:
-        if len(self.reaches) == 1:
-            return self.reaches[0]
-        lengths = np.asarray(self.state.cache.lengths)[np.asarray(self.state.decoding)]
-        longest = lengths.max() + self.options.exchange_interval
+    def _reach(self, longest: int) -> int:
         return next((reach for reach in self.reaches if reach >= longest), self.reaches[-1])
 
 
 _init_slots = jax.jit(engine.init_slots, static_argnums=(0, 1, 2))
 _halt_and_clear = jax.jit(engine.halt_and_clear, donate_argnums=0)
-_prefill = jax.jit(engine.prefill, static_argnums=0, donate_argnums=2)
+_prefill = jax.jit(engine.prefill, static_argnums=(0, 4), donate_argnums=2)
 _fork = jax.jit(engine.fork, donate_argnums=0)
 _start = jax.jit(engine.start, donate_argnums=0)
 _decode = jax.jit(engine.decode, static_argnums=(0, 3, 4, 5, 6), donate_argnums=2)

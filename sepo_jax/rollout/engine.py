@@ -92,12 +92,22 @@ def halt_and_clear(state: SlotState, halt: chex.Array, clear: chex.Array) -> Slo
     )
 
 
-def prefill(policy: Policy, params: chex.ArrayTree, state: SlotState, chunks: Chunks) -> SlotState:
-    """Appends the tokens of `chunks` to the slots' caches, one call after the other."""
+def prefill(
+    policy: Policy,
+    params: chex.ArrayTree,
+    state: SlotState,
+    chunks: Chunks,
+    reach: int | None = None,
+) -> SlotState:
+    """Appends the tokens of `chunks` to the slots' caches, one call after the other.
+
+    Attention reads the first `reach` positions, static, which must hold all tokens of these slots
+    after this call; None reads all.
+    """
 
     def call(index, cache):
         tokens, lengths, slots = (part[index] for part in chunks[1:])
-        return policy.append(params, cache, tokens, lengths, slots)
+        return policy.append(params, cache, tokens, lengths, slots, reach)
 
     return state._replace(cache=jax.lax.fori_loop(0, chunks.calls, call, state.cache))
 

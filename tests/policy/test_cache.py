@@ -75,7 +75,7 @@ def test_prefill_in_pieces_and_chosen_slots(policy, params, whole, prefill):
     three, logits = prefill(policy, params, empty, rows[:, :8], np.array([8, 8, 8]), slots)
     np.testing.assert_allclose(logits[:2], expected[np.array([2, 0])], atol=2e-5)
     np.testing.assert_array_equal(three.lengths, [8, 0, 8])
-    assert all((keys[1] == 0).all() for keys in three.keys)
+    assert all((keys[1] == 0).all() for keys in jax.tree.leaves(three.keys))
     with pytest.raises(ValueError, match="2 rows and the cache 3 slots"):
         policy.prefill(params, empty, tokens[:2], np.array([8, 8]))
 
