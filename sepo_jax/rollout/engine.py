@@ -75,8 +75,8 @@ def apply(
     """Carries out all of `commands` but its code, in the order of its fields.
 
     Of several widths the widest goes first, since a context is cut into wide chunks and a narrow
-    rest. The host keeps contexts within the capacity; a slot that passes it all the same gives NaN
-    from its next decode step on.
+    rest. The host keeps contexts within the capacity; a slot that passes it all the same gives
+    log-probabilities that are not finite from its next decode step on.
     """
     state = halt_and_clear(state, commands.halt, commands.clear)
     for chunks in reversed(commands.chunks):
@@ -177,7 +177,8 @@ def decode(
         the decoding slots after this call. Of several, ascending, the first that does.
 
     Returns:
-      The slots, and what they sampled. A context that passes its slot gets NaN for `logp`.
+      The slots, and what they sampled. A context that passes its slot gets a `logp` that is not
+      finite.
     """
     shape = (state.decoding.shape[0], interval)
     report = Report(

@@ -1,12 +1,27 @@
-"""A queue for the drivers that plays fixed contexts: no sandbox, no text."""
+"""A queue for the drivers that plays fixed contexts: no sandbox, no text. And what to play."""
 
 import threading
 from collections import deque
 from dataclasses import dataclass, field
 
+import jax
 import numpy as np
 
+from sepo_jax.policy import ModelConfig, Policy
+from sepo_jax.rollout.driver import EngineOptions, drive
 from sepo_jax.sandbox.exchange import FAILED, FINISHED, no_commands
+
+VOCABULARY, END = 61, 7
+CONFIG = ModelConfig(
+    vocab_size=VOCABULARY, hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=2,
+    intermediate_size=48,
+)  # fmt: skip
+RECURRENT = ModelConfig(
+    vocab_size=VOCABULARY, hidden_size=12, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=6,
+    intermediate_size=20, layer_types=("linear", "full"), linear_key_heads=2,
+    linear_value_heads=4, linear_key_head_dim=3, linear_value_head_dim=5, linear_conv_width=4,
+)  # fmt: skip
+OPTIONS = EngineOptions(slots=8, capacity=96, prefill_widths=(4, 16), max_action_tokens=9)
 
 
 @dataclass(eq=False)
@@ -142,3 +157,47 @@ class ScriptedHost:
         commands.pending[slot] = context.ids[-1]
         commands.keys[slot] = (*context.key, first)
         commands.limit[slot] = context.limit
+
+
+def make_agent(config=CONFIG, seed=0):
+    """A policy of uneven next-token distributions and its parameters."""
+    policy = Policy(config, end_ids=(END,))
+    params = policy.init(jax.random.key(seed))
+    scale = 100 / config.hidden_size**0.5
+    return policy, params | {"embed": {"embedding": params["embed"]["embedding"] * scale}}
+
+
+def contexts(count=20, seed=0, groups=5, **fields):
+    """Contexts of two actions; those of a group share a prompt of 1 to 40 tokens."""
+    generator = np.random.default_rng(seed)
+    prompts = [generator.integers(0, VOCABULARY, n).tolist() for n in (1, 5, 21, 34, 40)[:groups]]
+    return [
+        Context(
+            prompt=prompts[index % groups],
+            key=(3, 0, index % groups, index // groups),
+            limit=9,
+            observations=[generator.integers(0, VOCABULARY, 1 + index % 6).tolist()],
+            **fields,
+        )
+        for index in range(count)
+    ]
+
+
+def play(agents, options=OPTIONS, played=None, **host):
+    """The actions of `played` contexts; `agents` is one (policy, params) or a list of them."""
+    agents = agents if isinstance(agents, list) else [agents]
+    played = contexts() if played is None else played
+    queue = ScriptedHost(
+        options.exchange_shape(), played, policies=len(agents), devices=options.devices, **host
+    )
+    drive(agents, queue, options)
+    return [context.actions for context in played]
+
+
+def compare(left, right, exact=True):
+    """Asserts equal tokens and equal log-probabilities and entropies, bit for bit or to 1e-5."""
+    assert len(left) == len(right)
+    for one, other in zip(left, right, strict=True):
+        for (tokens, *scores), (others, *expected) in zip(one, other, strict=True):
+            np.testing.assert_array_equal(tokens, others)
+            np.testing.assert_allclose(scores, expected, rtol=0, atol=0 if exact else 1e-5)
