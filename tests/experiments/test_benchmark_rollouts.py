@@ -1,6 +1,5 @@
 """The benchmark of rollouts runs with a small model; speed is the machine's and is not tested."""
 
-import importlib
 import re
 import statistics
 import subprocess
@@ -10,8 +9,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from script_modules import script_module
 
 from sepo_jax.evaluation.results import load_result
+from sepo_jax.policy import ModelConfig, Policy
+from sepo_jax.rollout.play import ChatCodec
 from sepo_jax.sandbox.episodes import EpisodeRequest, StopRules
 from sepo_jax.sandbox.exchange import ExchangeShape, no_report
 from sepo_jax.sandbox.in_process import InProcessPool
@@ -22,19 +24,10 @@ RESULT = SCRIPT.parent / "results" / "benchmark_rollouts.json"
 WATCHDOG = 600  # seconds
 
 
-def beside_the_script(name):
-    """A module of the script's directory, where modules import each other by bare name."""
-    sys.path.insert(0, str(SCRIPT.parent))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(SCRIPT.parent))
-
-
-environment = beside_the_script("rollout_environment")
-lock_step = beside_the_script("rollout_lock_step")
-sides = beside_the_script("rollout_sides")
-plan = beside_the_script("rollout_plan")
+environment = script_module("rollout_environment")
+lock_step = script_module("rollout_lock_step")
+sides = script_module("rollout_sides")
+plan = script_module("rollout_plan")
 
 
 def run(*flags):
@@ -125,7 +118,7 @@ def test_actions_are_as_long_as_their_keys_say():
             queue = sides.DrawnLengths(
                 pool,
                 [EpisodeRequest(task, index, member=index) for index in range(8)],
-                [sides.TokenCodec()],
+                [ChatCodec(Policy(ModelConfig(vocab_size=9)))],
                 shape,
                 StopRules(24, 300),
                 seed=seed,

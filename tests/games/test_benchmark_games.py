@@ -1,6 +1,5 @@
 """The benchmark runs and compares values; speed depends on the machine and is not tested."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from script_modules import script_module
 
 from sepo_jax.evaluation.results import load_result
 from sepo_jax.games import KUHN, tree
@@ -18,10 +18,7 @@ RESULTS = SCRIPT.parent / "results" / "benchmark_games.json"
 
 @pytest.fixture(scope="module")
 def workloads():
-    spec = importlib.util.spec_from_file_location("w", SCRIPT.with_name("games_workloads.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script_module("games_workloads")
 
 
 @pytest.mark.slow

