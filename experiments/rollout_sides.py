@@ -12,9 +12,10 @@ from rollout_lock_step import LockStepPool
 from rollout_models import Model
 
 from sepo_jax.rollout.driver import EngineOptions, drive
-from sepo_jax.sandbox.episodes import EpisodeRequest, EpisodeResult, StopRules
+from sepo_jax.rollout.play import ChatCodec
+from sepo_jax.sandbox.episodes import EpisodeRequest, EpisodeResult
 from sepo_jax.sandbox.exchange import Commands, Report
-from sepo_jax.sandbox.protocol import Message, Pool, Prompt
+from sepo_jax.sandbox.protocol import Pool
 from sepo_jax.sandbox.queue import HostQueue
 
 
@@ -89,24 +90,6 @@ class Played:
         return self.figures["prefilled_tokens"] - following
 
 
-class TokenCodec:
-    """Prompts are token ids, and replies are not read."""
-
-    end_ids = ()
-
-    def start(self, prompt: Prompt) -> Sequence[int]:
-        """Ids of a fresh context."""
-        return prompt.tokens
-
-    def follow(self, messages: Sequence[Message], prompt: Prompt, ended: bool) -> Sequence[int]:
-        """Ids between two replies."""
-        return prompt.tokens
-
-    def text(self, tokens: Sequence[int]) -> str:
-        """No text."""
-        return ""
-
-
 class DrawnLengths(HostQueue):
     """A queue whose actions are as long as drawn from their sampling keys."""
 
@@ -133,9 +116,9 @@ def play(
     queue = DrawnLengths(
         LockStepPool(pool, len(requests), options.slots) if side.lock_step else pool,
         requests,
-        [TokenCodec()],
+        [ChatCodec(model.policy)],
         options.exchange_shape(),
-        StopRules(work.action_tokens[1], options.capacity),
+        options.stop_rules(),
         seed=seed,
         ahead=0 if side.lock_step else None,
         max_failed_fraction=0.0,
