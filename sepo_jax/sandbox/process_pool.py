@@ -30,7 +30,7 @@ from sepo_jax.sandbox.supervisor import BUSY, GONE, IDLE, STARTING, Request, Sta
 from sepo_jax.sandbox.worker_process import WorkerProcess
 
 START_SECONDS = 60.0
-END_SECONDS = 1.0
+END_SECONDS = 2.0
 
 
 class ProcessPool:

@@ -89,6 +89,24 @@ def test_nonsense_is_a_bad_answer_and_ends_the_worker(process_pool):
         assert pool.counters["bad_answers"] == pool.counters["restarts"] == len(NONSENSE)
 
 
+def test_an_interrupt_is_for_the_parent(process_pool):
+    with process_pool(toys.Commanded, workers=1) as pool:
+        client = open_episodes(pool, 1)
+        text = f"kill {int(signal.SIGINT)}"
+        assert client.step(0, text, seat=1).turn == played_directly(["a", text])[-1]
+
+
+def test_processor_time_is_counted_by_call(process_pool):
+    limits = Limits(seconds=60.0, cpu_seconds=1.0)
+    with process_pool(toys.Commanded, workers=1, limits=limits) as pool:
+        client = open_episodes(pool, 4, steps=9)
+        for seat in (1, 0, 1):
+            assert client.step(0, "spin 0.6", seat).turn is not None
+        failure = client.step(1, "spin 30", seat=1).failure
+        assert failure.kind == "worker_died"
+        assert "SIGXCPU (it used up its processor time)" in failure.message
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "words"), [("fork", "worker_died", "exit code 7"), ("hang", "timeout", "2 s")]
 )
@@ -102,10 +120,9 @@ def test_children_neither_hide_an_end_nor_outlive_it(process_pool, text, kind, w
         failure = client.step(0, text).failure
         assert (failure.kind, words in failure.message) == (kind, True)
         assert time.monotonic() - began < 10
+        # By now not even zombies are left.
+        assert not any(Path("/proc", str(pid)).exists() for pid in before)
         check_alive(client, [1])
-        # Not even zombies are left.
-        gone = lambda: not any(Path("/proc", str(pid)).exists() for pid in before)  # noqa: E731
-        assert pools.wait_for(gone, 3)
 
 
 def test_the_last_death_ends_the_pool(process_pool):
@@ -143,6 +160,16 @@ def test_episodes_move_to_workers_that_are_left(process_pool):
         check_alive(client, range(1, 6))
         assert pool.counters["replayed"] == 2
         assert pool.counters["restarts"] == 0
+
+
+def test_files_go_with_their_worker(process_pool, place):
+    with process_pool(toys.Commanded, workers=1) as pool:
+        client = open_episodes(pool, 2)
+        client.step(0, "write note", seat=1)
+        assert len(list(place.rglob("note"))) == 1
+        client.step(1, "exit 9", seat=1)
+        assert client.step(0, "c").turn.done
+        assert len(list(place.glob("*/worker-*"))) == 1
 
 
 def test_restored_episodes_are_rebuilt_too(process_pool):
@@ -232,7 +259,7 @@ def test_closing_does_not_wait_for_a_call(process_pool, place):
     time.sleep(0.05)
     began = time.monotonic()
     pool.close()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert client.receive(number).failure.kind == "lost"
     assert pools.processes_of_workers(os.getpid()) == set()
     assert list(place.iterdir()) == []

@@ -14,6 +14,7 @@ from sandbox import pools, toys
 from sandbox.pools import POOLS, Client, played_directly
 
 from sepo_jax.sandbox.in_process import InProcessPool
+from sepo_jax.sandbox.isolation import Limits
 from sepo_jax.sandbox.process_pool import ProcessPool
 from sepo_jax.sandbox.protocol import Call, SandboxError
 
@@ -161,6 +162,16 @@ def test_an_environment_that_will_not_close_is_given_up(make_client):
     else:
         assert client.step(1, "raise it").failure.kind == "raised"
     assert client.reset(2).turn == played_directly("")[0]
+
+
+def test_closing_a_pool_closes_all_environments(make_client, tmp_path_factory):
+    marks = tmp_path_factory.mktemp("marks")
+    client = make_client(limits=Limits(seconds=30.0, writable=(marks,)))
+    for episode in range(4):
+        client.reset(episode, seed=episode, mark=str(marks))
+    client.send(2, "close")
+    client.pool.close()
+    assert {path.name for path in marks.iterdir()} == {f"closed-{seed}" for seed in range(4)}
 
 
 def test_files_of_an_environment_go_with_it(make_client, place):

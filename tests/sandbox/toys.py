@@ -62,6 +62,8 @@ class Toy:
     def close(self):
         if self.task.get("close") == "raise":
             raise OSError("will not close")
+        if "mark" in self.task:
+            Path(self.task["mark"], f"closed-{self.seed}").write_text("")
 
 
 class Exclusive(Toy):
@@ -103,6 +105,11 @@ class Commanded(Toy):
 
     def do_hang(self, seconds):
         time.sleep(float(seconds or 1000))
+
+    def do_spin(self, seconds):
+        end = time.process_time() + float(seconds)
+        while time.process_time() < end:
+            pass
 
     def do_clutch(self, _):
         ctypes.PyDLL(None).sleep(1000)  # and no other thread of Python runs
@@ -283,5 +290,5 @@ def nonsense(which):
         "integer": pack(good, turn.replace("{}", '{"0": 1' + "0" * 400 + "}").encode()),
         "NaN": pack(good, turn.replace("null", "NaN").encode()),
         "surrogate": pack(good, turn.replace("null", '"\\ud800"').encode()),
-        "long": pack(good, b" " * ((1 << 24) + 1)),
+        "long": pack(good, turn.encode() + b" " * (1 << 24)),
     }[which]
