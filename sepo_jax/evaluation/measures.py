@@ -205,6 +205,18 @@ MEASURES: dict[str, Measure] = {
             "",
             "Share of groups whose returns are all equal: they carry no learning signal.",
         ),
+        Measure(
+            "failed_rollouts",
+            "Failed episodes",
+            "",
+            "Episodes that a sandbox failed; no other figure counts them.",
+        ),
+        Measure(
+            "resampled_rollouts",
+            "Episodes played anew",
+            "",
+            "Episodes without spread in their group that were played once more.",
+        ),
     )
 }
 

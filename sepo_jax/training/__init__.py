@@ -5,10 +5,12 @@ run = train(config, objective=my_loss)    # the same with an own loss
 """
 
 from .loop import NonFiniteError, Run, train
+from .sepo_stage import NoSpreadError
 from .settings import Settings, read_settings, to_dict
 from .update import TrainState, as_objective, init_state, make_optimizer, make_update
 
 __all__ = [
+    "NoSpreadError",
     "NonFiniteError",
     "Run",
     "Settings",
