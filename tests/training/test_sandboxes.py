@@ -142,7 +142,7 @@ def test_options_of_a_config_reach_the_engine_and_the_pool(small_config):
         ("sandbox", "seconds", 0.0, "sandbox.seconds must be at least"),
         ("sandbox", "max_failed_fraction", 1.5, r"max_failed_fraction must be in \[0, 1\]"),
         ("rollout", "driver", "in_jid", "Did you mean 'in_jit'"),
-        ("rollout", "prefill_widths", (8, 4), "ascending and positive"),
+        ("rollout", "prefill_widths", (8, 4), "prefill widths must be ascending"),
         ("rollout", "capacity", 20, "first prompt .* has .* raise the capacity"),
     ],
 )
