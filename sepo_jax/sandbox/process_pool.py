@@ -1,39 +1,35 @@
-"""A pool of worker processes.
+"""A pool of worker processes on this machine.
 
-One thread of the parent, the manager, owns the processes: it starts them, and is the only one that
-reads, writes, waits and kills. It never blocks on a worker. Callers only touch two lists.
+Their manager is the only one that reads, writes, waits and kills. It never blocks on a worker.
 """
 
 import contextlib
 import math
-import os
-import pickle
 import select
-import threading
 import time
-import weakref
+from collections.abc import Callable, Mapping, Sequence
 
-from sepo_jax.sandbox.frames import MAX_BODY
-from sepo_jax.sandbox.hosting import MAX_WORDS, Reply, check_call, new_counters
+from sepo_jax.sandbox.hosting import MAX_WORDS, Reply, new_counters
 from sepo_jax.sandbox.isolation import Limits
-from sepo_jax.sandbox.protocol import (
-    Answer,
-    BadAnswer,
-    Call,
-    EnvironmentFactory,
-    Failure,
-    SandboxError,
-    TooManyFailures,
+from sepo_jax.sandbox.manager import (
+    ManagedPool,
+    Manager,
+    Overseer,
+    check_numbers,
+    pickle_factory,
 )
+from sepo_jax.sandbox.protocol import BadAnswer, EnvironmentFactory, Failure
 from sepo_jax.sandbox.scratch import Scratch
-from sepo_jax.sandbox.supervisor import BUSY, GONE, IDLE, STARTING, Request, Station, Supervisor
-from sepo_jax.sandbox.worker_process import WorkerProcess
+from sepo_jax.sandbox.stations import BUSY, GONE, IDLE, STARTING, Station
+from sepo_jax.sandbox.supervisor import Supervisor
+from sepo_jax.sandbox.worker_process import WorkerProcess, main_module
 
 START_SECONDS = 60.0
-END_SECONDS = 2.0
+END_SECONDS = 1.0
+Oversee = Callable[[Sequence[WorkerProcess], dict[str, int]], Overseer]
 
 
-class ProcessPool:
+class ProcessPool(ManagedPool):
     """Environments in worker processes; see `Pool` for the methods.
 
     A worker whose call exits, crashes, runs out of time or answers nonsense is killed with all it
@@ -63,154 +59,58 @@ class ProcessPool:
         Raises:
           ValueError: numbers out of range, or a factory that does not pickle.
         """
-        for name, value, least in (
-            ("workers", workers, 1), ("max_restarts", max_restarts, 0), ("retries", retries, 0)
-        ):  # fmt: skip
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        try:
-            pickled = pickle.dumps(factory)
-        except Exception as error:
-            raise ValueError(
-                f"the factory of environments must pickle to reach other processes ({error}): use "
-                "a class or function of a module, or functools.partial of one"
-            ) from error
-        self._manager = _Manager(pickled, workers, limits or Limits(), max_restarts, retries)
-        self.counters = self._manager.counters
-        self._finish = weakref.finalize(self, self._manager.close)
-        self._manager.thread.start()
+        check_numbers(1, workers=workers)
+        check_numbers(max_restarts=max_restarts, retries=retries)
 
-    def submit(self, call: Call) -> None:
-        """Hands in a call and returns at once.
+        def oversee(processes: Sequence[WorkerProcess], counters: dict[str, int]) -> Supervisor:
+            return Supervisor(processes, counters, max_restarts=max_restarts, retries=retries)
 
-        Raises:
-          TooManyFailures: no worker is left.
-          ValueError: a kind that does not exist, a payload that does not pickle or is too large.
-          SandboxError: the pool is closed.
-        """
-        self._manager.submit(Request(Call(call.number, call.episode, call.kind), _encode(call)))
-
-    def take(self) -> list[Answer]:
-        """All answers that have arrived since the last take; never waits."""
-        return self._manager.take()
-
-    def wait(self, seconds: float) -> bool:
-        """Waits until an answer is there to take; False when none came in time."""
-        return self._manager.wait(seconds)
-
-    def close(self) -> None:
-        """Ends all workers and removes their files; again is fine."""
-        self._finish()
-
-    def __enter__(self) -> "ProcessPool":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
-
-
-def _encode(call: Call) -> bytes:
-    """The payload as a worker decodes it: a state as it is, anything else pickled."""
-    check_call(call)
-    try:
-        body = call.payload if call.kind == "restore" else pickle.dumps(call.payload)
-    except Exception as error:
-        raise ValueError(f"the payload of a {call.kind} does not pickle: {error}") from error
-    if len(body) > MAX_BODY:
-        raise ValueError(
-            f"the payload of a {call.kind} has {len(body):,} bytes; at most {MAX_BODY:,} are sent"
+        pickled = pickle_factory(factory)
+        super().__init__(
+            ProcessManager(pickled, main_module(), workers, limits or Limits(), oversee)
         )
-    return body
 
 
-class _Manager:
-    """What the manager thread owns. It outlives the pool object, which only points here."""
+class ProcessManager(Manager):
+    """The manager of the worker processes of one machine."""
 
     def __init__(
-        self, factory: bytes, workers: int, limits: Limits, max_restarts: int, retries: int
+        self,
+        factory: bytes,
+        main: Mapping[str, str],
+        workers: int,
+        limits: Limits,
+        oversee: Oversee,
     ):
-        self.counters = new_counters()
-        self.thread = threading.Thread(target=self._run, name="sandbox manager", daemon=True)
-        self._owner = os.getpid()
+        """A manager whose processes have yet to be started by its overseer.
+
+        Args:
+          factory: pickled.
+          main: where the main module is found that the factory may come from.
+          workers: processes.
+          limits: what each may use.
+          oversee: makes the overseer of these, which counts in the counters it is given.
+        """
         self._seconds = limits.seconds
         self._scratch = Scratch()
         processes = [
-            WorkerProcess(f"worker-{index}", factory, limits, self._scratch, warn=index == 0)
+            WorkerProcess(f"worker-{index}", factory, main, limits, self._scratch, warn=index == 0)
             for index in range(workers)
         ]
-        self._supervisor = Supervisor(
-            processes, self.counters, max_restarts=max_restarts, retries=retries
-        )
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Shared with callers, under the condition:
-        self._changed = threading.Condition()
-        self._submitted: list[Request] = []
-        self._answers: list[Answer] = []
-        self._refusal: SandboxError | None = None  # why nothing more can be submitted
-        self._closing = False
-
-    def submit(self, request: Request) -> None:
-        if os.getpid() != self._owner:
-            raise SandboxError(
-                f"the pool belongs to process {self._owner}, this is a fork of it; make a pool here"
-            )
-        with self._changed:
-            if self._refusal is None:
-                self._submitted.append(request)
-                os.eventfd_write(self._wake, 1)
-            elif request.call.kind != "close":
-                raise type(self._refusal)(*self._refusal.args)
-
-    def take(self) -> list[Answer]:
-        with self._changed:
-            answers, self._answers = self._answers, []
-            return answers
-
-    def wait(self, seconds: float) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: bool(self._answers), seconds)
-
-    def close(self) -> None:
-        if os.getpid() != self._owner:
-            return
-        with self._changed:
-            self._closing = True
-            if self._wake >= 0:
-                os.eventfd_write(self._wake, 1)
-        # The last reference to a pool can vanish anywhere, in this very thread too.
-        if self.thread.is_alive() and self.thread is not threading.current_thread():
-            self.thread.join()
-
-    def _run(self) -> None:
-        failure = Failure("lost", "the pool was closed")
-        try:
-            self._supervisor.start(time.monotonic())
-            while not self._closing:
-                self._turn()
-        except BaseException as error:
-            words = f"the pool's own thread failed: {type(error).__name__}: {error}"
-            failure = Failure("worker_died", words)
-            raise
-        finally:
-            self._end(failure)
+        counters = new_counters()
+        super().__init__(oversee(processes, counters), counters)
 
     def _turn(self) -> None:
-        """Waits until something happens, and sees to it."""
         ready = self._poll(self._next_deadline())
-        with self._changed:
-            submitted, self._submitted = self._submitted, []
-            if self._wake in ready:
-                os.eventfd_read(self._wake)
-        for request in submitted:
-            self._supervisor.submit(request)
+        self._receive_submitted()
         for station in self._staffed():
             if self._is_overdue(station) or not ready.isdisjoint(station.worker.descriptors):
                 self._attend(station, ready)
-        self._supervisor.dispatch(time.monotonic())
+        self.overseer.dispatch(time.monotonic())
         self._deliver()
 
     def _staffed(self) -> list[Station]:
-        return [station for station in self._supervisor.stations if station.state != GONE]
+        return [station for station in self.overseer.stations if station.state != GONE]
 
     def _poll(self, deadline: float | None) -> set[int]:
         """The descriptors that are ready, as soon as one is, or none at the deadline."""
@@ -237,7 +137,7 @@ class _Manager:
 
     def _attend(self, station: Station, ready: set[int]) -> None:
         """Hears what a worker says, then ends it if it is dead, late or talks nonsense."""
-        worker, task = station.worker, station.task
+        worker = station.worker
         worker.flush()
         failure = None
         try:
@@ -250,15 +150,15 @@ class _Manager:
         if failure is None and goes_on and worker.pidfd not in ready:
             if not self._is_overdue(station):
                 return
-            if task is None:
+            if station.state == STARTING:
                 words = f"a worker was not ready after {START_SECONDS:g} s"
                 failure = Failure("worker_died", words)
             else:
-                words = f"a {task.request.call.kind} took longer than {self._seconds:g} s"
-                failure = Failure("timeout", words)
+                kind = station.task.request.call.kind
+                failure = Failure("timeout", f"a {kind} took longer than {self._seconds:g} s")
         how = worker.end()
         failure = failure or Failure("worker_died", how)
-        self._supervisor.died(station, failure, time.monotonic())
+        self.overseer.died(station, failure, time.monotonic())
 
     def _hear(self, station: Station, header: dict, body: bytes) -> None:
         """Takes one message of a worker; raises BadAnswer for what is none."""
@@ -270,45 +170,21 @@ class _Manager:
         self.counters["constructed"] += max(0, made - worker.constructed)
         worker.constructed = max(made, worker.constructed)
         if kind == "ready":
-            self._supervisor.ready(station)
+            self.overseer.ready(station)
         elif kind == "unready":
             worker.last_words = body[:MAX_WORDS].decode("utf-8", "replace")
         else:
-            self._supervisor.reply(station, number, Reply(kind, body))
+            self.overseer.reply(station, number, Reply(kind, body))
 
-    def _deliver(self) -> None:
-        exhausted = self._supervisor.exhausted
-        with self._changed:
-            if exhausted is not None and self._refusal is None:
-                self._refusal = TooManyFailures(exhausted.message)
-            if self._supervisor.answers:
-                self._answers += self._supervisor.answers
-                self._supervisor.answers.clear()
-                self._changed.notify_all()
-
-    def _end(self, failure: Failure) -> None:
-        """Ends all workers, tells every caller, and gives everything back."""
-        with contextlib.ExitStack() as stack:  # whatever fails, the rest is done
-            stack.callback(self._scratch.close)
-            stack.callback(self._tell_all, failure)
-            stations = self._staffed()
-            for station in stations:
-                stack.callback(station.worker.end)
-            for station in stations:
-                if station.state == IDLE:
-                    station.worker.ask_to_end()
-            deadline = time.monotonic() + END_SECONDS
-            for station in stations:
-                if station.state == IDLE:
-                    station.worker.wait(max(0.0, deadline - time.monotonic()))
-
-    def _tell_all(self, failure: Failure) -> None:
-        with self._changed:
-            self._refusal = self._refusal or SandboxError(failure.message)
-            submitted, self._submitted = self._submitted, []
-            os.close(self._wake)
-            self._wake = -1
-        self._supervisor.end(failure)
-        for request in submitted:
-            self._supervisor.submit(request)
-        self._deliver()
+    def _give_back(self, stack: contextlib.ExitStack) -> None:
+        stack.callback(self._scratch.close)
+        stations = self._staffed()
+        for station in stations:
+            stack.callback(station.worker.end)
+        for station in stations:
+            if station.state == IDLE:
+                station.worker.ask_to_end()
+        deadline = time.monotonic() + END_SECONDS
+        for station in stations:
+            if station.state == IDLE:
+                station.worker.wait(max(0.0, deadline - time.monotonic()))

@@ -11,107 +11,21 @@ import itertools
 import json
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
 
 from sepo_jax.sandbox.hosting import BEGINNINGS, Reply, answer_of, count_failure, not_open
 from sepo_jax.sandbox.protocol import Answer, BadAnswer, Call, Failure
-
-STARTING, IDLE, BUSY, GONE = "starting", "idle", "busy", "gone"
-
-
-class Request(NamedTuple):
-    """A call as it goes to a worker: the payload as bytes, so that nobody can change it later.
-
-    Attributes:
-      call: number, episode and kind, without a payload.
-      body: what the worker decodes.
-    """
-
-    call: Call
-    body: bytes
-
-
-class Worker(Protocol):
-    """What a supervisor asks of the place where environments live."""
-
-    def start(self) -> None:
-        """Starts an empty worker, which will say when it is ready; raises OSError."""
-
-    def send(self, number: int, request: Request) -> None:
-        """Hands over a request; a reply carries `number`, and a close has none."""
-
-
-class Replayed(NamedTuple):
-    """A request that an episode has behind it, and the digest of the turn it gave."""
-
-    request: Request
-    digest: bytes
-
-
-@dataclass(eq=False)
-class Episode:
-    """An open episode.
-
-    Attributes:
-      number: its name in calls.
-      station: where it is served.
-      history: its requests from its reset or restore on, snapshots left out.
-      replayed: how many of these the present worker has seen.
-      pending: requests not yet answered, in order.
-      attempts: how often the first pending one ended a worker.
-      cause: how it did so the last time.
-      queued: whether it waits at the station.
-      failure: set when it was lost while nothing was pending; the next call is told.
-    """
-
-    number: int
-    station: "Station"
-    history: list[Replayed] = field(default_factory=list)
-    replayed: int = 0
-    pending: deque[Request] = field(default_factory=deque)
-    attempts: int = 0
-    cause: Failure | None = None
-    queued: bool = False
-    failure: Failure | None = None
-
-    def next_request(self) -> tuple[Request | None, bool]:
-        """What to ask next, and whether it is a replay."""
-        anew = self.pending and self.pending[0].call.kind in (*BEGINNINGS, "close")
-        if not anew and self.replayed < len(self.history):
-            return self.history[self.replayed].request, True
-        return (self.pending[0] if self.pending else None), False
-
-
-class Task(NamedTuple):
-    """What a worker is busy with."""
-
-    number: int
-    episode: Episode
-    request: Request
-    is_replay: bool
-
-
-@dataclass(eq=False)
-class Station:
-    """A worker's place: the worker that is there at present, and the episodes assigned to it.
-
-    Attributes:
-      state: STARTING, IDLE, BUSY or GONE.
-      since: the time at which it began to start or to be busy.
-      restarts: workers that took the place of dead ones.
-      task: what it is busy with.
-      queue: episodes with something to ask, in order.
-      episodes: all that are assigned, by number.
-    """
-
-    worker: Worker
-    state: str = STARTING
-    since: float = 0.0
-    restarts: int = 0
-    task: Task | None = None
-    queue: deque[Episode] = field(default_factory=deque)
-    episodes: dict[int, Episode] = field(default_factory=dict)
+from sepo_jax.sandbox.stations import (
+    BUSY,
+    GONE,
+    IDLE,
+    STARTING,
+    Episode,
+    Replayed,
+    Request,
+    Station,
+    Task,
+    Worker,
+)
 
 
 class Supervisor:
@@ -129,12 +43,22 @@ class Supervisor:
         *,
         max_restarts: int,
         retries: int,
+        depth: int = 1,
     ):
+        """A supervisor of workers that have yet to be started.
+
+        Args:
+          workers: one for each station.
+          counters: of the pool.
+          max_restarts: how often each worker is replaced.
+          retries: how often a call that ended a worker is tried again.
+          depth: requests that a worker is handed before it has answered the first of them.
+        """
         self.stations = [Station(worker) for worker in workers]
         self.answers: list[Answer] = []
         self.exhausted: Failure | None = None
         self._counters = counters
-        self._max_restarts, self._retries = max_restarts, retries
+        self._max_restarts, self._retries, self._depth = max_restarts, retries, depth
         self._episodes: dict[int, Episode] = {}
         self._numbers = itertools.count(1)
 
@@ -150,8 +74,8 @@ class Supervisor:
         self._accept(request)
 
     def dispatch(self, now: float) -> None:
-        """Gives idle workers something to do until all are busy or nothing is left."""
-        while station := next((s for s in self.stations if s.state == IDLE and s.queue), None):
+        """Gives workers something to do until all have enough or nothing is left."""
+        while station := next((s for s in self.stations if self._has_work(s)), None):
             episode = station.queue.popleft()
             episode.queued = False
             request, is_replay = episode.next_request()
@@ -162,9 +86,10 @@ class Supervisor:
             if request.call.kind in BEGINNINGS and not is_replay:
                 episode.history.clear()
                 episode.replayed = 0
-            station.task = Task(next(self._numbers), episode, request, is_replay)
+            task = Task(next(self._numbers), episode, request, is_replay)
+            station.tasks.append(task)
             station.state, station.since = BUSY, now
-            station.worker.send(station.task.number, request)
+            station.worker.send(task.number, request)
 
     def ready(self, station: Station) -> None:
         """A worker has started; raises BadAnswer when it had before."""
@@ -184,31 +109,23 @@ class Supervisor:
             return
         answer = answer_of(task.request.call, reply)
         digest = digest_of(reply.body) if answer.turn is not None else b""
-        station.task, station.state = None, IDLE
+        station.tasks.popleft()
+        station.state = BUSY if station.tasks else IDLE
         if task.is_replay:
             self._replayed(task.episode, answer, digest)
         else:
             self._answered(task.episode, task.request, answer, digest)
         self._enqueue(task.episode)
 
-    def died(self, station: Station, failure: Failure, now: float) -> None:
-        """A worker has ended, by itself or by force."""
-        count_failure(self._counters, failure)
-        task, station.task = station.task, None
-        episodes = list(station.episodes.values())
-        station.episodes.clear()
-        station.queue.clear()
-        for episode in episodes:
-            episode.queued, episode.replayed = False, 0
-        self._restart(station, failure, now)
-        if task is not None and not self._tries_again(task, failure):
-            episodes.remove(task.episode)
-            lost = Failure("lost", f"the worker ended while it rebuilt this one: {failure.message}")
-            cause = (task.episode.cause or lost) if task.is_replay else failure
-            self._fail(task.episode, cause)
-        for episode in episodes:
-            self._counters["replayed"] += bool(episode.history)
-            self._place(episode)
+    def died(
+        self, station: Station, failure: Failure, now: float, *, is_to_blame: bool = True
+    ) -> None:
+        """A worker has ended, by itself or by force; is the call it was busy with to blame?"""
+        self._bury([station], failure, now, is_to_blame)
+
+    def lost(self, stations: Sequence[Station], failure: Failure, now: float) -> None:
+        """Workers have ended together, with what held them; no call is to blame."""
+        self._bury(stations, failure, now, is_to_blame=False)
 
     def end(self, failure: Failure) -> None:
         """Gives up all workers and fails everything that is open."""
@@ -217,6 +134,21 @@ class Supervisor:
             station.state = GONE
         for episode in list(self._episodes.values()):
             self._fail(episode, failure)
+
+    def _has_work(self, station: Station) -> bool:
+        """Whether a worker can be handed something, and there is something.
+
+        An idle one takes over what waits for another that is being replaced.
+        """
+        if station.state not in (IDLE, BUSY) or len(station.tasks) >= self._depth:
+            return False
+        if not station.queue and not station.tasks:
+            late = (s for s in self.stations if s.state == STARTING and s.restarts and s.queue)
+            for other in itertools.islice(late, 1):
+                episode = other.queue.popleft()
+                del other.episodes[episode.number]
+                self._assign(episode, station)
+        return bool(station.queue)
 
     def _accept(self, request: Request) -> None:
         number, kind = request.call.episode, request.call.kind
@@ -261,6 +193,33 @@ class Supervisor:
                 f"{self._max_restarts} times; the last: {last.message}",
             )
 
+    def _bury(
+        self, stations: Sequence[Station], failure: Failure, now: float, is_to_blame: bool
+    ) -> None:
+        episodes: list[Episode] = []
+        culprits: list[Task] = []
+        for station in stations:
+            count_failure(self._counters, failure)
+            if station.task is not None and is_to_blame:
+                culprits.append(station.task)
+            episodes += station.episodes.values()
+            station.tasks.clear()
+            station.episodes.clear()
+            station.queue.clear()
+        for episode in episodes:
+            episode.queued, episode.replayed = False, 0
+        for station in stations:
+            self._restart(station, failure, now)
+        for task in culprits:
+            if not self._tries_again(task, failure):
+                episodes.remove(task.episode)
+                lost = f"the worker ended while it rebuilt this one: {failure.message}"
+                cause = task.episode.cause or Failure("lost", lost)
+                self._fail(task.episode, cause if task.is_replay else failure)
+        for episode in episodes:
+            self._counters["replayed"] += bool(episode.history)
+            self._place(episode)
+
     def _tries_again(self, task: Task, failure: Failure) -> bool:
         """Whether the culprit's call may be tried again after a rebuild."""
         if task.is_replay or task.episode.attempts >= self._retries or self.exhausted:
@@ -275,14 +234,16 @@ class Supervisor:
         if not alive:
             self._fail(episode, self.exhausted)
             return
-        episode.station = min(alive, key=lambda station: len(station.episodes))
-        episode.station.episodes[episode.number] = episode
+        self._assign(episode, min(alive, key=lambda station: len(station.episodes)))
+
+    def _assign(self, episode: Episode, station: Station) -> None:
+        episode.station, episode.queued = station, False
+        station.episodes[episode.number] = episode
         self._enqueue(episode)
 
     def _enqueue(self, episode: Episode) -> None:
         served = self._episodes.get(episode.number) is episode and episode.failure is None
-        task = episode.station.task
-        busy = task is not None and task.episode is episode
+        busy = any(task.episode is episode for task in episode.station.tasks)
         if served and not busy and not episode.queued and episode.next_request()[0] is not None:
             episode.queued = True
             episode.station.queue.append(episode)

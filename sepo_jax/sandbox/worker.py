@@ -32,6 +32,7 @@ def main(channel: int) -> None:
     Args:
       channel: descriptor of the socket.
     """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # some parents block what limits rely on
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt ends
     os.set_inheritable(channel, False)
     end_with_parent()

@@ -9,12 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from sepo_jax.sandbox.frames import Frame, FrameReader, pack
 from sepo_jax.sandbox.isolation import Limits, kill_tree
 from sepo_jax.sandbox.scratch import Scratch
-from sepo_jax.sandbox.supervisor import Request
+from sepo_jax.sandbox.stations import Request
 
 _SECRETS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL")
 _HINTS = {
@@ -36,17 +37,27 @@ class WorkerProcess:
       last_words: why it did not become ready.
     """
 
-    def __init__(self, name: str, factory: bytes, limits: Limits, scratch: Scratch, warn: bool):
+    def __init__(
+        self,
+        name: str,
+        factory: bytes,
+        main: Mapping[str, str],
+        limits: Limits,
+        scratch: Scratch,
+        warn: bool,
+    ):
         """A place for a worker.
 
         Args:
           name: begins the names of its directories.
           factory: pickled.
+          main: the `main_module` of the process that pickled it.
           limits: what it may use.
           scratch: where its directories are made.
           warn: whether its first process says which protections are missing.
         """
         self._name, self._scratch, self._warn = name, scratch, warn
+        self._main = dict(main)
         self._body = pickle.dumps((limits, factory))
         self._process: subprocess.Popen | None = None
         self._outgoing = bytearray()
@@ -72,7 +83,7 @@ class WorkerProcess:
         self._channel, self._reader = ours, FrameReader()
         self._outgoing.clear()
         self.constructed, self.last_words = 0, ""
-        header = {"directory": str(self._directory), "main": _main_module()}
+        header = {"directory": str(self._directory), "main": self._main}
         self._write(pack(header | {"warn": self._warn and not self._starts}, self._body))
         self._starts += 1
 
@@ -190,8 +201,8 @@ def _spawn(channel: int) -> subprocess.Popen:
     )
 
 
-def _main_module() -> dict[str, str]:
-    """Where the parent's main module can be imported from, as far as that is known."""
+def main_module() -> dict[str, str]:
+    """Where the main module of this process can be imported from, as far as that is known."""
     module = sys.modules["__main__"]
     if getattr(module, "__spec__", None) is not None:
         return {"name": module.__spec__.name}
