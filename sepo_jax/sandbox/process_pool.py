@@ -25,7 +25,7 @@ from sepo_jax.sandbox.supervisor import Supervisor
 from sepo_jax.sandbox.worker_process import WorkerProcess, main_module
 
 START_SECONDS = 60.0
-END_SECONDS = 1.0
+END_SECONDS = 2.0
 Oversee = Callable[[Sequence[WorkerProcess], dict[str, int]], Overseer]
 
 
