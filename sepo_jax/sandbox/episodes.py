@@ -121,11 +121,11 @@ class StopRules:
     episode_tokens: int = 0
 
     def __post_init__(self):
-        for name, least in (("action_tokens", 1), ("capacity", 2), ("turns", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.episode_tokens < 0:
-            raise ValueError(f"episode_tokens must be at least 0, got {self.episode_tokens}")
+        least_of = {"action_tokens": 1, "capacity": 2, "turns": 0, "episode_tokens": 0}
+        for name, least in least_of.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be a whole number from {least} on, got {value!r}")
 
 
 class Conversation:

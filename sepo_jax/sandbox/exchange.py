@@ -43,14 +43,17 @@ class ExchangeShape:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         widths = tuple(self.widths)
-        if not widths or widths[0] < 1 or list(widths) != sorted(set(widths)):
-            raise ValueError(f"prefill widths must be ascending and positive, got {widths}")
+        whole = all(isinstance(width, int) for width in widths)
+        if not widths or not whole or widths[0] < 1 or list(widths) != sorted(set(widths)):
+            raise ValueError(
+                f"prefill widths must be ascending whole numbers from 1 on, got {widths}"
+            )
         if self.report_bytes > MAX_REPORT_BYTES:
             raise ValueError(
                 f"slots={self.slots} with interval={self.interval} report {self.report_bytes} "
                 f"bytes an exchange; at most {MAX_REPORT_BYTES} are safe inside a device loop: "
-                f"use an interval of at most {MAX_REPORT_BYTES // (13 * self.slots) or 1} or fewer "
-                "slots a device"
+                f"use up to {MAX_REPORT_BYTES // (12 * self.interval + 5)} slots a device at this "
+                "interval, or a shorter one"
             )
 
     @property

@@ -81,7 +81,8 @@ class HostQueue:
             default a quarter of the slots.
           max_failed_fraction: share of failed episodes above which the run is given up; one where
             every episode failed always is.
-          patience: seconds without any answer of a sandbox, while all slots wait, until it is.
+          patience: seconds that a device waits with nothing to decode, and no sandbox answers,
+            until it is.
           on_result: called with each result as it comes.
 
         Raises:
@@ -111,8 +112,11 @@ class HostQueue:
 
     @staticmethod
     def _check_seats(seats: Sequence[int], policies: int, slots: int) -> None:
-        if not seats or not all(0 <= policy < policies for policy in seats):
-            raise ValueError(f"seats {tuple(seats)} must name policies from 0 to {policies - 1}")
+        named = isinstance(seats, Sequence) and all(
+            isinstance(policy, int) and 0 <= policy < policies for policy in seats
+        )
+        if not named or not seats:
+            raise ValueError(f"seats {seats!r} must name policies from 0 to {policies - 1}")
         most = max(list(seats).count(policy) for policy in seats)
         if most > slots:
             raise ValueError(
@@ -164,6 +168,7 @@ class HostQueue:
             for table, report in zip(tables, reports, strict=True):
                 for context in table.absorb(report):
                     self._finish_action(*context.owner)
+        idle_since = None
         while True:
             with self._lock:
                 if self.error is not None:
@@ -177,7 +182,8 @@ class HostQueue:
                     return tuple(commands for commands, _ in made)
                 if not self._playing[device] and not self._requests:
                     return self._end(FINISHED)
-                self._check_patience()
+                idle_since = idle_since or time.monotonic()
+                self._check_patience(idle_since)
                 statistics.book(device)
             self._pool.wait(_SLICE)
             with self._lock:
@@ -188,8 +194,8 @@ class HostQueue:
         commands.code[...] = code
         return (commands,) * len(self._codecs)
 
-    def _check_patience(self) -> None:
-        silent = time.monotonic() - self._last_answer
+    def _check_patience(self, idle_since: float) -> None:
+        silent = time.monotonic() - max(self._last_answer, idle_since)
         if silent > self._patience:
             raise SandboxError(
                 f"no sandbox has answered for {silent:.0f} s while {len(self._running)} episodes "
@@ -275,7 +281,7 @@ class HostQueue:
             failure = Failure("bad_answer", str(error))
             return self._end_episode(episode, "failed", failure=failure)
         episode.turn += 1
-        limits = [self._limit(episode, conversation) for conversation in began]
+        limits = [self._limit(episode, conversation, len(began)) for conversation in began]
         for conversation, (limit, reason) in zip(began, limits, strict=True):
             if limit < 1:
                 self._refuse_first_prompt(episode, conversation)
@@ -289,12 +295,6 @@ class HostQueue:
             key = (self._seed, self._step, request.group, request.member, first)
             self.statistics.ready(conversation.context, arrived)
             self._table(episode, conversation).begin(conversation.context, key, limit)
-
-    def _key(self, episode: RunningEpisode, seat: int) -> tuple[int, ...]:
-        """What the sampling key of the next action derives from."""
-        request, place = episode.request, episode.turn * len(self._seats) + seat
-        first = place * self._rules.action_tokens
-        return (self._seed, self._step, request.group, request.member, first)
 
     def _converse(self, episode: RunningEpisode, seat: int, turn: Turn) -> Conversation:
         """The conversation in which a seat answers its prompt."""
@@ -312,15 +312,20 @@ class HostQueue:
         episode.conversations[seat] = conversation
         return conversation
 
-    def _limit(self, episode: RunningEpisode, conversation: Conversation) -> tuple[int, str]:
-        """Most tokens of the next action, and what would be to blame if there is none."""
+    def _limit(
+        self, episode: RunningEpisode, conversation: Conversation, seats: int
+    ) -> tuple[int, str]:
+        """Most tokens of the next action, and what would be to blame if there is none.
+
+        Of the tokens that the episode has left, each of the `seats` that act at once gets a share.
+        """
         rules = self._rules
         limits = [
             (rules.capacity - len(conversation.context.ids), "context_full"),
             (rules.action_tokens, ""),
         ]
         if rules.episode_tokens:
-            limits.append((rules.episode_tokens - episode.sampled, "token_limit"))
+            limits.append(((rules.episode_tokens - episode.sampled) // seats, "token_limit"))
         return min(limits)
 
     def _refuse_first_prompt(self, episode: RunningEpisode, conversation: Conversation) -> None:
@@ -365,9 +370,11 @@ class HostQueue:
 
     def _count_failure(self, failure: Failure) -> None:
         self._failed += 1
-        total = len(self._results)
-        if self._failed == total or self._failed > self._max_failed_fraction * total:
+        total, share = len(self._results), self._max_failed_fraction
+        too_many = self._failed > share * total
+        if too_many or self._failed == total:
+            most = f", more than the allowed share of {share:g}" if too_many else ""
             raise TooManyFailures(
-                f"{self._failed} of {total} episodes failed, more than the allowed share of "
-                f"{self._max_failed_fraction:g}; the last: {failure.kind}: {failure.message}"
+                f"{self._failed} of {total} episodes failed{most}; the last: {failure.kind}: "
+                f"{failure.message}"
             )

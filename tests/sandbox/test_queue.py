@@ -257,7 +257,8 @@ def test_too_many_failures_end_the_run(allowed, bad):  # C01
     pool = ShuffledPool(kind)
     queue, codes = play(kind, asked=requests(8, 4), pool=pool, max_failed_fraction=allowed)
     assert codes == [FAILED]
-    with pytest.raises(TooManyFailures, match=f"{len(bad)} of 8 episodes failed"):
+    blame = f", more than the allowed share of {allowed:g}" if allowed < 1 else ""
+    with pytest.raises(TooManyFailures, match=f"{len(bad)} of 8 episodes failed{blame}; the last"):
         queue.raise_error()
     queue.close()
     assert not pool.environments
@@ -334,6 +335,40 @@ def test_silence_ends_the_run():
         queue.raise_error()
 
 
+def test_time_in_which_slots_decode_is_no_silence():
+    class Late(ShuffledPool):
+        ready = ()
+
+        def take(self):
+            ready, self.ready = self.ready, ()
+            return ready
+
+        def wait(self, seconds):
+            self.ready = super().take()
+            return bool(self.ready)
+
+    class Slow(FakeSlots):
+        def decode(self):
+            time.sleep(0.3)
+            return super().decode()
+
+    queue = HostQueue(
+        Late(Talk, patience=0), requests(1), [FakeCodec()], SHAPE, RULES, seed=3, patience=0.25
+    )
+    assert run_device(queue, 0, [Slow(SHAPE)]) == FINISHED
+    assert told(queue) == told(play(asked=requests(1))[0])
+
+
+def test_seats_that_act_at_once_share_what_their_episode_may_sample():
+    for most in range(2, 20):
+        rules = StopRules(action_tokens=6, capacity=400, episode_tokens=most)
+        queue, _ = play(Duel, seats=(0, 0), rules=rules)
+        for result in queue.results():
+            assert sum(len(action.tokens) for action in result.actions) <= most
+            first = [len(a.tokens) for a in result.actions if a.turn == 0 and a.truncated]
+            assert all(count == min(most // 2, 6) for count in first)
+
+
 def test_episodes_that_are_over_at_once_and_no_episodes():
     kind = type("Over", (Answers,), {"turn": Turn(rewards={0: 2.0}, done=True, record="over")})
     queue, codes = play(kind)
@@ -356,20 +391,33 @@ def test_phases_of_slots_add_up():
 
 def test_bad_arguments():
     pool, codecs = ShuffledPool(Talk), [FakeCodec()]
-    for seats, words in (((1,), "must name policies"), ((), "must name policies")):
-        with pytest.raises(ValueError, match=words):
+    for seats in ((1,), (), 0, "0", (0.0,), (-1,)):
+        with pytest.raises(ValueError, match="must name policies from 0 to 0"):
             HostQueue(pool, [], codecs, SHAPE, RULES, seed=0, seats=seats)
     with pytest.raises(ValueError, match="5 seats of one policy and a device 4 slots"):
         HostQueue(pool, [], codecs, SHAPE, RULES, seed=0, seats=(0,) * 5)
     with pytest.raises(ValueError, match="max_failed_fraction"):
         HostQueue(pool, [], codecs, SHAPE, RULES, seed=0, max_failed_fraction=1.5)
-    for wrong in ({"slots": 0}, {"interval": 0}, {"widths": (8, 2)}, {"widths": ()}, {"rows": 0}):
+    for wrong in ({"slots": 0}, {"interval": 0}, {"rows": 0}):
         with pytest.raises(ValueError, match="must be"):
             ExchangeShape(**({"slots": 4} | wrong))
-    with pytest.raises(ValueError, match=r"report .* bytes an exchange; at most 65536"):
-        ExchangeShape(slots=512, interval=16)
-    for wrong in ((0, 9), (1, 1), (1, 9, -1), (1, 9, 0, -1)):
-        with pytest.raises(ValueError, match="must be at least"):
+    for widths in ((8, 2), (), (0,), (2, 2), (8.5,), ("8",)):
+        with pytest.raises(ValueError, match="widths must be ascending whole numbers"):
+            ExchangeShape(4, widths=widths)
+    words = r"report .* bytes an exchange; at most 65536 .* use up to 332 slots"
+    with pytest.raises(ValueError, match=words):
+        ExchangeShape(slots=333, interval=16)
+    assert ExchangeShape(slots=332, interval=16).report_bytes <= 65536
+    for wrong in (
+        (0, 9),
+        (1, 1),
+        (1, 9, -1),
+        (1, 9, 0, -1),
+        (1, 9, 2.5),
+        (1, 9, "2"),
+        (1, 9, 0, 1.5),
+    ):
+        with pytest.raises(ValueError, match="must be a whole number from"):
             StopRules(*wrong)
 
 
