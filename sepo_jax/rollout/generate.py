@@ -3,6 +3,7 @@
 For trying a policy out, and for whatever asks once: each prompt is an episode of one action.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -69,10 +70,12 @@ def complete(
       For each prompt its `samples` replies.
 
     Raises:
-      ValueError: a prompt without tokens, with an id that the policy does not have, or one that
-        leaves no room in a slot.
+      ValueError: fewer than one sample, a prompt that is no list of token ids or has none, an id
+        that the policy does not have, or a prompt that leaves no room in a slot.
     """
-    prompts = [tuple(map(int, prompt)) for prompt in prompts]
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}")
+    prompts = [_token_ids(number, prompt) for number, prompt in enumerate(prompts)]
     for number, prompt in enumerate(prompts):
         if not prompt:
             raise ValueError(
@@ -167,6 +170,15 @@ def _scores(policy: Policy, params, batch: Batch, temperature) -> TokenScores:
         batch.target,
         temperature=temperature,
     )
+
+
+def _token_ids(number: int, prompt: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(map(operator.index, prompt))
+    except TypeError:
+        raise ValueError(
+            f"prompt {number} must be a list of token ids, got {repr(prompt)[:80]}"
+        ) from None
 
 
 def _several(prompts) -> list[Text]:

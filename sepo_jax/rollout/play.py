@@ -7,9 +7,11 @@ The slots of the engine decode, environments in a pool answer, and the host queu
 """
 
 import contextlib
+import operator
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +30,8 @@ from .driver import EngineOptions, drive
 DEFAULT_OPTIONS = EngineOptions()
 _KEY_LIMIT = 2**31  # parts of a sampling key are int32
 _BAR_DELAY = 10.0  # seconds that pass before a progress bar shows
+_SERVING: set[int] = set()  # ids of the pools that serve a rollout
+_CLAIM = threading.Lock()
 
 
 class ChatCodec:
@@ -147,7 +151,8 @@ def play(
     Args:
       policy, params: the agent; or a sequence of each, a policy's parameters at its place.
       requests: what to play.
-      pool: where the environments are; or what makes one, and they then live in this process.
+      pool: where the environments are, for this rollout alone until it returns; or what makes one,
+        and they then live in this process.
       options: sizes of the engine, sampling, limits of an episode.
       seed, step: with group and member of a request they fix its samples; slots, devices and the
         order of work do not matter.
@@ -159,8 +164,8 @@ def play(
 
     Raises:
       ValueError: another number of parameters than of policies, seats that name no policy, numbers
-        that are no part of a sampling key, a first prompt that does not fit a slot, or one that the
-        policy cannot read.
+        that are no part of a sampling key, a pool that serves another rollout, a first prompt that
+        does not fit a slot, or one that the policy cannot read.
       TooManyFailures: more episodes failed than `options.max_failed_fraction`, or all.
     """
     policies, parts = ([policy], [params]) if isinstance(policy, Policy) else (policy, params)
@@ -173,6 +178,7 @@ def play(
     with contextlib.ExitStack() as stack:
         if not hasattr(pool, "submit"):
             pool = stack.enter_context(InProcessPool(pool))
+        stack.enter_context(_claim(pool))
         bar = stack.enter_context(
             tqdm(
                 total=len(requests),
@@ -202,16 +208,47 @@ def play(
     return Rollout(results, queue.statistics.summary() | {"seconds": time.perf_counter() - begin})
 
 
+@contextlib.contextmanager
+def _claim(pool: Pool) -> Iterator[None]:
+    """Keeps a pool from a second rollout: each would take answers that the other waits for."""
+    with _CLAIM:
+        if id(pool) in _SERVING:
+            raise ValueError(
+                "the pool serves another rollout; wait until that one returns, or make a pool for "
+                "each"
+            )
+        _SERVING.add(id(pool))
+    try:
+        yield
+    finally:
+        _SERVING.discard(id(pool))
+
+
 def _check_keys(requests: Sequence[EpisodeRequest], seed: int, step: int) -> None:
-    numbers = {"seed": seed, "step": step}
+    if not isinstance(requests, Sequence):
+        raise ValueError(
+            f"requests is a list of EpisodeRequest, not {type(requests).__name__}: put a single "
+            "one in a list"
+        )
+    _check_key("seed", seed)
+    _check_key("step", step)
     for request in requests:
-        numbers |= {"group": request.group, "member": request.member}
-        for name, value in numbers.items():
-            if not 0 <= value < _KEY_LIMIT:
-                raise ValueError(
-                    f"{name} is {value}, and as part of a sampling key it must be from 0 to "
-                    f"{_KEY_LIMIT - 1}"
-                )
+        if not isinstance(request, EpisodeRequest):
+            raise ValueError(f"requests holds {repr(request)[:80]}, which is no EpisodeRequest")
+        _check_key("group", request.group)
+        _check_key("member", request.member)
+
+
+def _check_key(name: str, value: int) -> None:
+    try:
+        fits = 0 <= operator.index(value) < _KEY_LIMIT
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} is {value!r}, and as part of a sampling key it must be a whole number from 0 "
+            f"to {_KEY_LIMIT - 1}"
+        )
 
 
 def members(groups: Sequence[int]) -> list[int]:

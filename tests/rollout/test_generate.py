@@ -89,6 +89,12 @@ def test_bad_input(policy, params):
     with pytest.raises(ValueError, match="no tokenizer"):
         generate(Policy(policy.config), params, ["x"])
     options = EngineOptions(slots=2, capacity=12, max_action_tokens=4)
+    for prompts in ([1, 2], ["12"], [[1.5]], [None]):
+        with pytest.raises(ValueError, match="prompt 0 must be a list of token ids, got"):
+            complete(policy, params, prompts, options, seed=0)
+    for samples in (0, -1):
+        with pytest.raises(ValueError, match="samples must be at least 1"):
+            complete(policy, params, [[1]], options, samples=samples, seed=0)
     with pytest.raises(ValueError, match="prompt 1 has no token"):
         complete(policy, params, [[1], []], options, seed=0)
     for token in (-1, policy.config.vocab_size):

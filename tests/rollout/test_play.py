@@ -331,6 +331,31 @@ def test_environments_are_made_once_for_many_episodes(agent):  # H04, C04
     assert threading.active_count() <= before
 
 
+def test_a_pool_serves_one_rollout_at_a_time(agent):
+    entered, go_on, first = threading.Event(), threading.Event(), []
+
+    class Waits(Talk):
+        def start(self, task, seed):
+            entered.set()
+            assert go_on.wait(60)
+            return super().start(task, seed)
+
+    with InProcessPool(Waits) as pool:
+        thread = threading.Thread(target=lambda: first.append(rollout(agent, None, pool)))
+        thread.start()
+        assert entered.wait(60)
+        with pytest.raises(ValueError, match="serves another rollout"):
+            rollout(agent, requests(2), pool)
+        go_on.set()
+        thread.join(60)
+        # It can be had again, after an error too.
+        for _ in range(2):
+            with pytest.raises(ValueError, match="a context holds 8"):
+                rollout(agent, requests(2), pool, capacity=8)
+        again = rollout(agent, None, pool)
+    assert equal(first[0].forest(), again.forest())
+
+
 def test_compilations_are_bounded_by_the_widths(agent):  # H01
     policy, params = agent
     options = EngineOptions(slots=2, capacity=64, max_action_tokens=2, prefill_widths=(16, 32, 64))
@@ -355,8 +380,14 @@ def test_bad_input(agent):
     for name in ("seed", "step"):
         with pytest.raises(ValueError, match=f"{name} is -1, .* from 0 to"):
             rollout(agent, **{name: -1})
-    with pytest.raises(ValueError, match=f"member is {2**31}"):
-        rollout(agent, [EpisodeRequest({}, 0, member=2**31)])
+    for member in (2**31, 0.5, "0", None):
+        with pytest.raises(ValueError, match=f"member is {member!r}, .* whole number from 0"):
+            rollout(agent, [EpisodeRequest({}, 0, member=member)])
+    for asked in (EpisodeRequest({}, 0), iter(requests())):
+        with pytest.raises(ValueError, match="requests is a list of EpisodeRequest"):
+            rollout(agent, asked)
+    with pytest.raises(ValueError, match="'task', which is no EpisodeRequest"):
+        rollout(agent, ["task"])
     with pytest.raises(ValueError, match=r"has \d+ tokens and a context holds 100"):
         rollout(agent, capacity=100)
     small = Policy(
