@@ -1,6 +1,6 @@
 """Language-model policies: decoder, caches, sampling, tokenizer, chat, checkpoints."""
 
-from sepo_jax.policy.cache import Cache, fork_slot, reset_slots
+from sepo_jax.policy.cache import Cache, fork_slots, reset_slots
 from sepo_jax.policy.chat import TemplateNotExtending, completion_mask, extend, follow, render
 from sepo_jax.policy.config import LoraConfig, ModelConfig
 from sepo_jax.policy.constrained import ActionTrie, action_log_probs
@@ -40,7 +40,7 @@ __all__ = [
     "extend",
     "fold_index",
     "follow",
-    "fork_slot",
+    "fork_slots",
     "init_adapter",
     "load",
     "load_peft",

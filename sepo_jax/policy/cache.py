@@ -91,35 +91,54 @@ def reset_slots(cache: Cache, mask: jax.Array) -> Cache:
     return cache.replace(states=states, lengths=jnp.where(mask, 0, cache.lengths))
 
 
-def fork_slot(cache: Cache, source: jax.Array, target: jax.Array, length: jax.Array) -> Cache:
-    """Slot `target` becomes the first `length` tokens of slot `source`; int32 [] each.
+def fork_slots(cache: Cache, forks: jax.Array, count: jax.Array) -> Cache:
+    """Copies slots, one after the other: the target becomes the beginning of the source.
 
-    A length of -1, or above the source's, means all of it. A recurrent policy's slot must be forked
-    whole: its state is that after the last token and cannot be taken back.
+    A recurrent policy's slot must be copied whole: its state is that after the last token and
+    cannot be taken back.
+
+    Args:
+      forks: int32 [F, 3], (source, target, length) each; a length of -1, or above the source's,
+        means all of it.
+      count: int32 [], forks to carry out, the first ones.
     """
-    chex.assert_rank([source, target, length], 0)
+    chex.assert_shape(forks, (None, 3))
 
-    def copy(array):
-        row = jax.lax.dynamic_index_in_dim(array, source, keepdims=True)
-        return jax.lax.dynamic_update_slice_in_dim(array, row, target, axis=0)
+    def note_length(index, carry):
+        lengths, kept = carry
+        source, target, length = forks[index]
+        length = jnp.where(length < 0, lengths[source], jnp.minimum(length, lengths[source]))
+        return lengths.at[target].set(length), kept.at[index].set(length)
 
-    kept = cache.lengths[source]
-    kept = jnp.where(length < 0, kept, jnp.minimum(length, kept))
-    forked = []
+    start = cache.lengths, jnp.zeros(len(forks), jnp.int32)
+    lengths, kept = jax.lax.fori_loop(0, count, note_length, start)
+    layers = (*cache.keys, *cache.values)
+    copied = []
     for index, start in enumerate(segments.starts(cache.keys[0])[:-1]):
-        parts = [layer[index] for layer in (*cache.keys, *cache.values)]
-        # A loop of no or one step, where a branch would copy whole segments.
-        steps = jnp.where(kept > start, 1, 0)
-        forked.append(
-            jax.lax.fori_loop(0, steps, lambda _, parts: jax.tree.map(copy, parts), parts)
-        )
-    layers = tuple(zip(*forked, strict=True))
+        # Only the forks that reach into a segment copy it, in their order.
+        order = jnp.argsort(kept <= start, stable=True)
+        parts = tuple(layer[index] for layer in layers)
+        copied.append(_copy_slots(parts, forks[order], jnp.sum(kept > start)))
+    layers = tuple(zip(*copied, strict=True))
     return Cache(
         keys=layers[: len(cache.keys)],
         values=layers[len(cache.keys) :],
-        states=jax.tree.map(copy, cache.states),
-        lengths=cache.lengths.at[target].set(kept),
+        states=_copy_slots(cache.states, forks, count),
+        lengths=lengths,
     )
+
+
+def _copy_slots(parts, forks, count):
+    """Row `source` of every array put into row `target`, by the first `count` forks."""
+
+    def one(index, parts):
+        def copy(array):
+            row = jax.lax.dynamic_index_in_dim(array, forks[index, 0], keepdims=True)
+            return jax.lax.dynamic_update_slice_in_dim(array, row, forks[index, 1], axis=0)
+
+        return jax.tree.map(copy, parts)
+
+    return jax.lax.fori_loop(0, count, one, parts)
 
 
 def fuse(config: ModelConfig, params) -> dict:
@@ -215,7 +234,10 @@ def _append(config, params, cache: Cache, tokens, lengths, slots, reach):
     params = fuse(config, params)
     at = _places(config, cache, slots, lengths, rows, width, reach)
     hidden, extra = Ends(config).apply({"params": params}, tokens, method="inputs")
-    keys, values, states = list(cache.keys), list(cache.values), list(cache.states)
+    # Segments out of reach are neither read nor written.
+    keys = [layer[: at.segments] for layer in cache.keys]
+    values = [layer[: at.segments] for layer in cache.values]
+    states = list(cache.states)
     for layer, (kind, weights) in enumerate(zip(config.layer_kinds, params["layers"], strict=True)):
         module, variables = DecoderLayer(config, kind, fused=True), {"params": weights}
         row = config.place(layer)[1] if kind == "linear" else config.cache_row(layer)
@@ -232,8 +254,8 @@ def _append(config, params, cache: Cache, tokens, lengths, slots, reach):
                 )
             mixed = segments.attend(
                 query,
-                keys[row][: at.segments],
-                values[row][: at.segments],
+                keys[row],
+                values[row],
                 at.of_rows,
                 at.positions,
                 scale=query_scale(config, kind),
@@ -251,8 +273,14 @@ def _append(config, params, cache: Cache, tokens, lengths, slots, reach):
     grown = cache.lengths.at[at.slots[:, 0]].add(lengths, mode="drop")
     full = jnp.zeros_like(grown).at[at.slots[:, 0]].max(overflow * cache.capacity, mode="drop")
     grown = jnp.minimum(jnp.maximum(grown, full), cache.capacity)
-    keys, values, states = tuple(keys), tuple(values), tuple(states)
-    return Cache(keys=keys, values=values, states=states, lengths=grown), hidden
+    rest = [[layer[at.segments :] for layer in layers] for layers in (cache.keys, cache.values)]
+    cache = Cache(
+        keys=tuple(near + far for near, far in zip(keys, rest[0], strict=True)),
+        values=tuple(near + far for near, far in zip(values, rest[1], strict=True)),
+        states=tuple(states),
+        lengths=grown,
+    )
+    return cache, hidden
 
 
 class _Places(NamedTuple):

@@ -24,7 +24,7 @@ from ..policy import (
     Policy,
     Sampling,
     fold_index,
-    fork_slot,
+    fork_slots,
     reset_slots,
     sample_tokens,
     token_key,
@@ -57,15 +57,18 @@ class SlotState(NamedTuple):
 
 def init_slots(policy: Policy, num_slots: int, capacity: int) -> SlotState:
     """Empty slots, each with room for `capacity` tokens beside the pending one."""
-    zeros = jnp.zeros(num_slots, jnp.int32)
+
+    def numbers():  # each its own array: a loop may reuse the memory of every one
+        return jnp.zeros(num_slots, jnp.int32)
+
     return SlotState(
         cache=policy.init_cache(num_slots, capacity),
-        pending=zeros,
+        pending=numbers(),
         keys=jnp.zeros((num_slots, 2), jnp.uint32),
-        token_index=zeros,
+        token_index=numbers(),
         decoding=jnp.zeros(num_slots, bool),
-        count=zeros,
-        limit=zeros,
+        count=numbers(),
+        limit=numbers(),
     )
 
 
@@ -113,16 +116,8 @@ def prefill(
 
 
 def fork(state: SlotState, fork_count: chex.Array, forks: chex.Array) -> SlotState:
-    """Copies slots, one after the other; see `Commands.forks`.
-
-    A recurrent policy's slots can be copied whole only.
-    """
-
-    def one(index, cache):
-        source, target, length = forks[index]
-        return fork_slot(cache, source, target, length)
-
-    return state._replace(cache=jax.lax.fori_loop(0, fork_count, one, state.cache))
+    """Copies slots; see `Commands.forks`. Those of a recurrent policy can be copied whole only."""
+    return state._replace(cache=fork_slots(state.cache, forks, fork_count))
 
 
 def start(

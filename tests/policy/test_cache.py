@@ -10,7 +10,7 @@ import pytest
 from sepo_jax.policy import (
     Sampling,
     fold_index,
-    fork_slot,
+    fork_slots,
     reset_slots,
     sample_tokens,
     token_key,
@@ -85,9 +85,7 @@ def test_fork_and_reset(policy, params, whole, prefill, step):
     tokens, _ = whole
     cache = policy.init_cache(3, LENGTH)
     cache, _ = prefill(policy, params, cache, tokens[:, :8], np.array([8, 8, 8]))
-    forked = cache
-    for source, target, length in ((0, 2, 99), (1, 0, -1), (1, 1, 4)):
-        forked = fork_slot(forked, *map(jnp.int32, (source, target, length)))
+    forked = fork_slots(cache, jnp.array([[0, 2, 99], [1, 0, -1], [1, 1, 4], [2, 1, -1]]), 3)
     np.testing.assert_array_equal(forked.lengths, [8, 4, 8])
     following = jnp.array([5, 6, 7])
     _, logits = step(policy, params, forked, following, jnp.ones(3, bool))

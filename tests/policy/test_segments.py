@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sepo_jax.policy import fork_slot, segments
+from sepo_jax.policy import fork_slots, segments
 from sepo_jax.policy.cache import init_cache
 
 SLOTS, HEADS, SIZE, CAPACITY = 3, 2, 4, 600
@@ -94,8 +94,10 @@ def test_a_copy_takes_the_segments_that_it_needs(policy):
     cache = init_cache(policy.config, SLOTS, CAPACITY)
     cache = jax.tree.map(lambda leaf: jnp.asarray(drawn(*leaf.shape)), cache)
     cache = cache.replace(lengths=jnp.array([600, 300, 5]))
-    forked = jax.jit(fork_slot)(cache, jnp.int32(1), jnp.int32(2), jnp.int32(200))
-    np.testing.assert_array_equal(forked.lengths, [600, 300, 200])
+    # Two are carried out: the second cuts what the first put there.
+    forks = jnp.array([[1, 2, 200], [2, 2, 150], [0, 1, -1]], jnp.int32)
+    forked = jax.jit(fork_slots)(cache, forks, 2)
+    np.testing.assert_array_equal(forked.lengths, [600, 300, 150])
     for before, after in zip(cache.keys[1], forked.keys[1], strict=True):
         np.testing.assert_array_equal(after[:2], before[:2])
     same = [bool((part[2] == part[1]).all()) for part in forked.values[0]]

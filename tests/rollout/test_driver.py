@@ -166,8 +166,8 @@ def test_nothing_to_play_ends_at_once(agent):
         ({"devices": 0}, "devices must be a whole number from 1 on, got 0"),
         ({"driver": "callback"}, "callback.*host_loop.*in_jit"),
         ({"max_action_tokens": 97, "capacity": 96}, "97 do not fit in capacity=96"),
-        ({"prefill_widths": (32, 16)}, r"ascending and positive, got \(32, 16\)"),
-        ({"slots": 512, "exchange_interval": 64}, "safe inside a device loop.*at most 9 or fewer"),
+        ({"prefill_widths": (32, 16)}, r"ascending.*got \(32, 16\)"),
+        ({"slots": 512, "exchange_interval": 64}, "safe inside a device loop"),
     ],
 )
 def test_sizes_that_cannot_be(fields, message):
