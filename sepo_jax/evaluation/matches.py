@@ -318,11 +318,8 @@ def _play_pools(agent: _Agent, pools, episodes: int, seed: int):
         row = _row(pool, name, batch, single=_single_hand(domain))
         if table is not None:
             opponent, uniform = domain.pools[pool][name](), GAMES[domain.game].uniform_policy()
-            row = replace(
-                row,
-                exact=_exact_payoff(domain, table, opponent),
-                uniform=_exact_payoff(domain, uniform, opponent),
-            )
+            exact, flat = (_exact_payoff(domain, each, opponent) for each in (table, uniform))
+            row = replace(row, exact=exact, uniform=flat)
         rows.append(row)
         labels += [pool] * len(batch)
     return tuple(rows), played, labels
