@@ -3,7 +3,7 @@
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,14 +164,48 @@ def continuations(name: str, snapshots: list[bytes], seeds: range) -> list[tuple
         return results
 
 
-def whole_episodes(name: str, seed: int) -> list[list[str]]:
-    """The turns of an episode of every task of an environment, played with fixed random moves."""
-    with tempfile.TemporaryDirectory() as scratch:
-        environment = CASES[name].factory(Path(scratch))
-        return [
-            play_on(name, environment, environment.reset(task, seed), 1)
-            for task in CASES[name].tasks
-        ]
+def all_episodes(seed: int) -> dict[str, list[list[str]]]:
+    """The turns of an episode of every task of every environment, by its name.
+
+    Moves are random and fixed. Each episode is played twice in one object, which must agree.
+    """
+    episodes = {}
+    for name, case in CASES.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            environment = case.factory(Path(scratch))
+            once, again = (
+                [
+                    play_on(name, environment, environment.reset(task, seed), 1)
+                    for task in case.tasks
+                ]
+                for _ in range(2)
+            )
+        assert once == again, name
+        episodes[name] = once
+    return episodes
+
+
+def interleaved(name: str, seeds: Sequence[int], scratch: Path) -> dict[int, list[str]]:
+    """Plays an episode of each seed in an environment of its own, a move of each at a time.
+
+    Returns by seed the JSON of every turn.
+    """
+    case, running, turns = CASES[name], {}, {}
+    for seed in seeds:
+        place = scratch / str(seed)
+        place.mkdir()
+        environment = case.factory(place)
+        first = environment.reset(case.tasks[seed % len(case.tasks)], seed)
+        running[seed], turns[seed] = (environment, random.Random(seed)), [first]
+    while running:
+        for seed, (environment, stream) in list(running.items()):
+            last = turns[seed][-1]
+            if last.done:
+                environment.close()
+                del running[seed]
+            else:
+                turns[seed].append(environment.step(case.answer(stream, last)))
+    return {seed: [turn.to_json() for turn in each] for seed, each in turns.items()}
 
 
 def many_resets(data: str, count: int) -> list[dict]:

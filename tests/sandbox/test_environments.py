@@ -1,21 +1,16 @@
 """Environments: asked rightly they play their episodes, asked wrongly they say so and stay."""
 
-import hashlib
 import os
 import pickle
-import shutil
 from pathlib import Path
 
 import pytest
-from sandbox.elsewhere import result, scratch_directory, start
 from sandbox.environment_cases import (
     CASES,
     Countdown,
     Pennies,
-    many_resets,
     play_on,
     prefix,
-    whole_episodes,
 )
 from sandbox.toys_files import WORDS, Notes
 
@@ -78,14 +73,6 @@ def test_hands_pay_by_the_rules_and_take_no_move_more(history, seat):  # C13
         with pytest.raises(EpisodeFinished):
             environment.step(word("PASS"))
         assert turn.record["rounds"] == environment.state.record()["rounds"]
-
-
-def test_a_seed_fixes_an_episode_in_every_process():  # C09
-    here = {seed: whole_episodes("kuhn match", seed) for seed in (7, 8)}
-    processes = [start(whole_episodes, "kuhn match", 7, hash_seed=seed) for seed in (1, 4242)]
-    assert [result(process) for process in processes] == [here[7], here[7]]
-    assert here[7] != here[8]
-    assert whole_episodes("kuhn match", 7) == here[7]
 
 
 def test_environments_of_a_process_share_the_domain():
@@ -348,34 +335,3 @@ def test_too_many_files_are_refused_and_the_episode_goes_on(tmp_path):
         environment.snapshot()
     environment.step(word("delete big"))
     environment.snapshot()
-
-
-def checksum(directory: Path) -> str:
-    paths = sorted(directory.rglob("*"))
-    parts = [f"{path} {path.lstat().st_mode}" for path in [directory, *paths]]
-    parts += [path.read_text() for path in paths if path.is_file()]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-@pytest.fixture
-def protected_data():
-    """A write-protected directory of notes that every user may read."""
-    data = scratch_directory()
-    (data / "deep").mkdir()
-    for name, text in {"a": "ivy", "b": "moss", "deep/c": "fern"}.items():
-        (data / name).write_text(text)
-        (data / name).chmod(0o444)
-    (data / "deep").chmod(0o555)
-    data.chmod(0o555)
-    yield data
-    (data / "deep").chmod(0o755)
-    shutil.rmtree(data)
-
-
-def test_processes_share_write_protected_data_and_leave_it_as_it_is(protected_data):  # C06
-    before = checksum(protected_data)
-    processes = [start(many_resets, str(protected_data), 50, hash_seed=seed) for seed in (0, 1)]
-    first, second = (result(process) for process in processes)
-    assert first == second and len(set(map(str, first))) == 1
-    assert first[0]["solved"] and first[0]["notes"].keys() == {"a", "b", "deep/c", "deep/d"}
-    assert checksum(protected_data) == before
