@@ -1,7 +1,7 @@
 """Two loops over the slots of one or more devices, both fed by one host queue.
 
-`host_loop`: a thread for each device exchanges with the queue and calls a compiled piece for each
-kind of command there is. `in_jit`: the whole loop is one program a device, which reaches the queue
+`host_loop`: a loop in Python for each device exchanges with the queue and calls a compiled piece
+for each kind of command there is. `in_jit`: the whole loop is one program a device, which reaches the queue
 through a callback. Same pure functions, same keys, same tokens.
 """
 
@@ -116,8 +116,8 @@ def drive(
 ) -> None:
     """Runs the slots of all policies until the queue says that nothing is left.
 
-    Signals reach the main thread meanwhile: an interrupt stops the queue, waits for the loops to
-    end and goes on up.
+    Interrupts and signals are heeded meanwhile: they stop the queue, and go on up once the loops
+    have ended.
 
     Args:
       policies: (policy, params); each has `options.slots` slots on every device.
@@ -150,7 +150,11 @@ def drive(
             partial(_run_host_loop, parts, params, queue, options, index, device)
             for index, device in enumerate(devices)
         ]
-    _run_beside(loops, queue)
+    if options.driver == "host_loop" and len(loops) == 1:
+        # Not in a thread of its own: what that one frees, the next would not use again.
+        _guarded(loops[0], queue)
+    else:
+        _run_beside(loops, queue)
     queue.raise_error()
 
 
@@ -159,16 +163,18 @@ def _fuse(policy: Policy, params: chex.ArrayTree) -> chex.ArrayTree:
     return policy.fuse(params)
 
 
+def _guarded(function: Callable[[], None], queue: Any) -> None:
+    try:
+        function()
+    except BaseException as error:
+        queue.stop(error)
+
+
 def _run_beside(functions: Sequence[Callable[[], None]], queue: Any) -> None:
     """Runs blocking functions in threads of their own, so that signals reach the caller's."""
-
-    def guarded(function):
-        try:
-            function()
-        except BaseException as error:
-            queue.stop(error)
-
-    threads = [threading.Thread(target=guarded, args=(each,), daemon=True) for each in functions]
+    threads = [
+        threading.Thread(target=_guarded, args=(each, queue), daemon=True) for each in functions
+    ]
     try:
         for thread in threads:
             thread.start()
