@@ -208,13 +208,18 @@ class DomainEnvironment(BaseEnvironment):
         """Hash of the domain's settings."""
         return content_hash(self.domain)
 
+    @functools.cached_property
+    def _arguments(self) -> set[str]:
+        """What a task may hold."""
+        return set(inspect.signature(self.domain.new_episode).parameters) - {"seed"}
+
     def shared(self) -> Mapping[str, Any]:
         """The domain, which never changes."""
         return {"domain": self.domain}
 
     def start(self, task: Mapping[str, Any], seed: int) -> Turn:
         """Begins an episode; ValueError for what the domain does not take."""
-        allowed = set(inspect.signature(self.domain.new_episode).parameters) - {"seed"}
+        allowed = self._arguments
         if not isinstance(task, Mapping) or "opponent" not in task:
             raise ValueError(
                 f'a task of {self.name} is {{"opponent": ...}} with any of {sorted(allowed)} '
