@@ -21,7 +21,7 @@ from sepo_jax.sandbox.protocol import Answer, Call, Failure, Turn
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "benchmark_rollouts.py"
 RESULT = SCRIPT.parent / "results" / "benchmark_rollouts.json"
-WATCHDOG = 600  # seconds
+WATCHDOG = 900  # seconds, on a busy machine
 
 
 environment = script_module("rollout_environment")
