@@ -184,7 +184,7 @@ class RunningEpisode:
         self.call = 0
         self.turn = -1
         self.reserved = False
-        self.pending: tuple[Turn, float] | None = None  # arrived before its slots were reserved
+        self.pending: Turn | None = None  # arrived before its slots were reserved
         self.awaited: set[int] = set()
         self.conversations: dict[int, Conversation] = {}
         self.actions: list[Action] = []

@@ -210,8 +210,8 @@ class HostQueue:
                 episode = waiting.popleft()
                 episode.reserved = True
                 if episode.pending is not None:
-                    (turn, arrived), episode.pending = episode.pending, None
-                    self._take_turn(episode, turn, arrived)
+                    turn, episode.pending = episode.pending, None
+                    self._take_turn(episode, turn, time.monotonic())  # no slot waited for it
             if not self._requests or len(waiting) >= self._ahead + self._spare(device):
                 return
             index, request = self._requests.popleft()
@@ -260,7 +260,7 @@ class HostQueue:
         elif episode.reserved:
             self._take_turn(episode, answer.turn, answer.arrived)
         else:
-            episode.pending = (answer.turn, answer.arrived)
+            episode.pending = answer.turn
 
     def _take_turn(self, episode: RunningEpisode, turn: Turn, arrived: float) -> None:
         """Goes on with what an environment answered."""

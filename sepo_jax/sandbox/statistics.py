@@ -17,7 +17,8 @@ class Statistics:
 
     A slot is "decoding" from the exchange that starts its action to the one that reports its end,
     "preparing" while its context is computed or copied, "waiting" for its sandbox, or "free". A
-    context has work from the arrival of its prompt to the end of its action.
+    context has work from the arrival of its prompt, or of a slot for it if that is later, to the
+    end of its action.
 
     Attributes:
       seconds: slot seconds by phase, over all slots of all devices.
