@@ -20,9 +20,16 @@ def process_pool(factory, *, workers=2, **options):
     return ProcessPool(factory, workers=workers, **({"limits": PATIENT} | options))
 
 
-# Name: (factory, **options of processes) -> pool. Another kind of pool joins here.
+def ray_pool(factory, *, workers=2, **options):
+    from sepo_jax.sandbox.ray_pool import RayPool
+
+    return RayPool(factory, actors=1, workers_per_actor=workers, **({"limits": PATIENT} | options))
+
+
+# Name: (factory, **options of workers) -> pool.
 PROCESS_POOLS = {"processes": process_pool}
-POOLS = {"in_process": lambda factory, **_: InProcessPool(factory)} | PROCESS_POOLS
+WORKER_POOLS = PROCESS_POOLS | {"ray": ray_pool}
+POOLS = {"in_process": lambda factory, **_: InProcessPool(factory)} | WORKER_POOLS
 
 
 @contextlib.contextmanager
@@ -71,20 +78,20 @@ class Client:
             assert answer.number not in self.answers, f"{answer} answers a second time"
             self.answers[answer.number] = answer
 
-    def receive(self, number, seconds=30.0):
+    def receive(self, number, seconds=60.0):
         deadline = time.monotonic() + seconds
         while number not in self.answers:
             assert time.monotonic() < deadline, f"no answer to call {number} in {seconds} s"
             self.collect(0.05)
         return self.answers[number]
 
-    def ask(self, episode, kind, payload=None, seconds=30.0):
+    def ask(self, episode, kind, payload=None, seconds=60.0):
         return self.receive(self.send(episode, kind, payload), seconds)
 
     def reset(self, episode, seed=0, **task):
         return self.ask(episode, "reset", (task, seed))
 
-    def step(self, episode, text, seat=0, seconds=30.0):
+    def step(self, episode, text, seat=0, seconds=60.0):
         return self.ask(episode, "step", {seat: text}, seconds)
 
     def play(self, episode, texts, seed=0, **task):

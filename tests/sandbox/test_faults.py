@@ -125,8 +125,8 @@ def test_children_neither_hide_an_end_nor_outlive_it(process_pool, text, kind, w
         check_alive(client, [1])
 
 
-def test_the_last_death_ends_the_pool(process_pool):
-    with process_pool(toys.Commanded, workers=1, max_restarts=3) as pool:
+def test_the_last_death_ends_the_pool(worker_pool):
+    with worker_pool(toys.Commanded, workers=1, max_restarts=3) as pool:
         client = open_episodes(pool, 5)
         waiting = []
         for episode in range(4):
@@ -153,8 +153,8 @@ def test_open_calls_fail_with_the_last_worker(process_pool):
         assert all("no worker is left" in failure.message for failure in failures[1:])
 
 
-def test_episodes_move_to_workers_that_are_left(process_pool):
-    with process_pool(toys.Commanded, workers=2, max_restarts=0) as pool:
+def test_episodes_move_to_workers_that_are_left(worker_pool):
+    with worker_pool(toys.Commanded, workers=2, max_restarts=0) as pool:
         client = open_episodes(pool, 6)
         assert client.step(0, "exit 9", seat=1).failure.kind == "worker_died"
         check_alive(client, range(1, 6))
@@ -172,8 +172,8 @@ def test_files_go_with_their_worker(process_pool, place):
         assert len(list(place.glob("*/worker-*"))) == 1
 
 
-def test_restored_episodes_are_rebuilt_too(process_pool):
-    with process_pool(toys.Commanded, workers=1) as pool:
+def test_restored_episodes_are_rebuilt_too(worker_pool):
+    with worker_pool(toys.Commanded, workers=1) as pool:
         client = open_episodes(pool, 2)
         state = client.ask(1, "snapshot").state
         client.ask(2, "restore", state)
@@ -207,9 +207,9 @@ def test_a_rebuild_that_ends_the_worker_loses_that_episode_alone(process_pool, t
         assert "exit code 3" in failure.message
 
 
-def test_a_call_is_tried_again_where_that_is_allowed(process_pool, tmp_path):
+def test_a_call_is_tried_again_where_that_is_allowed(worker_pool, tmp_path):
     limits = Limits(seconds=2.0, writable=(str(tmp_path),))
-    with process_pool(toys.OncePerPlace, workers=2, limits=limits, retries=1) as pool:
+    with worker_pool(toys.OncePerPlace, workers=2, limits=limits, retries=1) as pool:
         client = open_episodes(pool, 2)
         text = f"once {tmp_path}"
         turn = client.step(0, text, seat=1).turn  # late, and then twice, and one of another call
@@ -228,8 +228,8 @@ def test_tries_are_bounded(process_pool):
         check_alive(client, [1])
 
 
-def test_answers_come_once_however_often_they_are_sent(process_pool):
-    with process_pool(toys.Commanded, workers=1) as pool:
+def test_answers_come_once_however_often_they_are_sent(worker_pool):
+    with worker_pool(toys.Commanded, workers=1) as pool:
         client = open_episodes(pool, 2)
         assert client.step(0, "twice", 1).turn == played_directly(["a", "twice"])[-1]
         assert client.step(1, "stale", 1).turn == played_directly(["a", "stale"], seed=1)[-1]

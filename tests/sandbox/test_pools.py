@@ -11,7 +11,7 @@ import types
 import jax.numpy as jnp
 import pytest
 from sandbox import pools, toys
-from sandbox.pools import POOLS, Client, played_directly
+from sandbox.pools import Client, played_directly
 
 from sepo_jax.sandbox.in_process import InProcessPool
 from sepo_jax.sandbox.isolation import Limits
@@ -20,21 +20,6 @@ from sepo_jax.sandbox.protocol import Call, SandboxError
 
 pytestmark = pytest.mark.usefixtures("watchdog")
 SCRIPTS = [["a", "b", "c"], ["a", "c", "b"], ["", "λ\n", "x" * 1000], ["1", "2", "3"]]
-
-
-@pytest.fixture(params=POOLS)
-def make_client(request, place):
-    """Makes a client of a pool of either kind; the pools are closed at the end."""
-    made = []
-
-    def make(factory=toys.Commanded, **options):
-        made.append(POOLS[request.param](factory, **options))
-        return Client(made[-1])
-
-    yield make
-    for pool in made:
-        pool.close()
-    assert list(place.iterdir()) == []
 
 
 def test_turns_are_those_of_the_environment(make_client):
@@ -255,29 +240,29 @@ def test_a_factory_that_does_not_pickle_is_refused():
         ProcessPool(lambda scratch: toys.Toy(scratch))
 
 
-def test_a_worker_serves_its_environments_from_one_thread(process_pool):
-    with process_pool(toys.OneThread) as pool:
+def test_a_worker_serves_its_environments_from_one_thread(worker_pool):
+    with worker_pool(toys.OneThread) as pool:
         check_four_threads(Client(pool))
 
 
-def test_a_payload_that_does_not_pickle_is_refused(process_pool):
-    with process_pool(toys.Toy) as pool, pytest.raises(ValueError, match="does not pickle"):
+def test_a_payload_that_does_not_pickle_is_refused(worker_pool):
+    with worker_pool(toys.Toy) as pool, pytest.raises(ValueError, match="does not pickle"):
         pool.submit(Call(1, 1, "reset", (threading.Lock(), 0)))
 
 
-def test_a_factory_that_workers_cannot_import_ends_the_pool(process_pool, monkeypatch):
+def test_a_factory_that_workers_cannot_import_ends_the_pool(worker_pool, monkeypatch):
     module = types.ModuleType("only_here")
     exec("class Toy: pass", module.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", module)
-    with process_pool(module.Toy, max_restarts=1) as pool:
+    with worker_pool(module.Toy, max_restarts=1) as pool:
         failure = Client(pool).reset(1).failure
     assert failure.kind == "worker_died"
     assert "no worker is left" in failure.message
     assert "ModuleNotFoundError: No module named 'only_here'" in failure.message
 
 
-def test_a_partial_of_a_factory_and_a_payload_of_own_classes(process_pool):
-    with process_pool(functools.partial(toys.Commanded)) as pool:
+def test_a_partial_of_a_factory_and_a_payload_of_own_classes(worker_pool):
+    with worker_pool(functools.partial(toys.Commanded)) as pool:
         payload = ({"name": "x", "extra": Call(1, 2, "close")}, 0)
         assert Client(pool).ask(1, "reset", payload).turn == played_directly("", name="x")[0]
 

@@ -1,0 +1,74 @@
+"""A process that uses pools of a Ray cluster of its own: ray_driver.py PATHS WHAT."""
+
+import json
+import signal
+import sys
+import time
+
+if __name__ == "__main__":
+    sys.path[:] = json.loads(sys.argv[1])
+
+from sandbox import pools, toys
+
+from sepo_jax.sandbox.ray_pool import RayPool
+
+
+class Mine(toys.Commanded):
+    """Workers find it in the main module of their pool's process, not of the actor."""
+
+
+def make(**options):
+    return RayPool(Mine, actors=1, limits=pools.PATIENT, **options)
+
+
+def two_pools():
+    """What is left of the cluster after the first and the second of two pools."""
+    import ray
+
+    signal.signal(signal.SIGTERM, handler)
+    first, second = make(), make(workers_per_actor=1)
+    pools.Client(first).reset(1)
+    first.close()
+    client = pools.Client(second)
+    served = client.reset(1).turn is not None
+    secret = client.step(1, "variable RAY_AUTH_TOKEN").turn.record
+    after_one = [served, ray.is_initialized()]
+    second.close()
+    own = signal.getsignal(signal.SIGTERM) is handler
+    return {
+        "after_one": after_one,
+        "after_both": ray.is_initialized(),
+        "sigterm": "own" if own else "Ray's",
+        "secret": secret,
+    }
+
+
+def handler(*_):
+    raise SystemExit
+
+
+def wait(seconds):
+    """Plays until it is ended from outside, or so long."""
+    client = pools.Client(make())
+    for episode in range(4):
+        client.reset(episode)
+    for episode in range(4):
+        client.send(episode, "step", {0: "hang"})
+    print("playing", flush=True)
+    time.sleep(seconds)
+
+
+def refused():
+    """How an address at which nothing runs is refused."""
+    try:
+        make(address="127.0.0.1:1")
+    except Exception as error:
+        return {"kind": type(error).__name__, "words": str(error)}
+
+
+if __name__ == "__main__":
+    what = sys.argv[2]
+    if what in ("wait", "exit"):
+        wait(100 if what == "wait" else 0)
+    else:
+        print(json.dumps(two_pools() if what == "pools" else refused()))
