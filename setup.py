@@ -35,6 +35,7 @@ setup(
         "gguf": ["gguf>=0.10"],
         "openspiel": ["open_spiel>=2.0"],
         "parity": ["torch>=2.4", "peft>=0.17"],
+        "ray": ["ray>=2.40"],
         "tpu": ["libtpu"],  # its compiler alone, for experiments/dry_run.py
     },
 )

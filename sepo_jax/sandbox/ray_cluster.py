@@ -86,7 +86,8 @@ def _start(ray: ModuleType, address: str | None, actors: int) -> None:
                 "address": "local",
                 "num_cpus": actors,
                 "include_dashboard": False,
-                "_system_config": {"worker_niceness": 0},  # Ray's 15 starves workers beside a driver
+                # By default Ray lowers the priority of workers, which starve beside a driver then.
+                "_system_config": {"worker_niceness": 0},
             }
             if "RAY_TMPDIR" not in os.environ:
                 options["_temp_dir"] = str(stack.enter_context(Scratch()).path)
