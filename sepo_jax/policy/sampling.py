@@ -41,10 +41,10 @@ class Sampling:
     greedy: bool = False
 
     def __post_init__(self):
-        if not 0 < self.temperature < float("inf"):
+        if not jnp.finfo(jnp.float32).tiny <= self.temperature < float("inf"):
             raise ValueError(
-                f"temperature must be positive and finite, not {self.temperature}; "
-                "for the most probable token pass greedy=True"
+                "temperature must be positive and finite, and no smaller than float32 numbers are, "
+                f"not {self.temperature}; for the most probable token pass greedy=True"
             )
         if self.top_k < 0 or self.top_k != int(self.top_k):
             raise ValueError(f"top_k must be a whole number >= 0 (0 keeps all), not {self.top_k}")

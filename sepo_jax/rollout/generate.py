@@ -136,7 +136,8 @@ def text_log_probs(
     """Log-probability of each token of `reply` and its end token after `prompt`, float32 [n].
 
     Raises:
-      ValueError: an empty prompt.
+      ValueError: an empty prompt, a text longer than the policy's positions, or a temperature that
+        is not positive.
     """
     before = _tokens(policy, prompt)
     ids = policy.tokenizer.encode(reply, add_special_tokens=False)
@@ -151,9 +152,17 @@ def token_log_probs(
     temperature: float = 1.0,
 ) -> np.ndarray:
     """Log-probability of each id of `reply` [n] after the ids of `prompt` [at least 1]; [n]."""
+    Sampling(temperature)  # refuses what is none
+    length, positions = len(prompt) + len(reply), policy.config.max_positions
+    if length > positions:
+        raise ValueError(
+            f"prompt and reply have {length} tokens and the policy {positions} positions; shorten "
+            "them"
+        )
     builder = ForestBuilder()
     builder.add(reply, builder.add(prompt), is_action=True)
-    batch = pack(builder.build(), row_length=len(prompt) + len(reply), one_path_per_row=True)
+    # Sizes from a ladder: a program for each of them, not for each length.
+    batch = pack(builder.build(), row_length=bucket(length), one_path_per_row=True)
     scores = _scores(policy, params, batch, temperature)
     return np.asarray(scores.logp)[batch.primary]
 

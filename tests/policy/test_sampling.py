@@ -167,6 +167,7 @@ def test_keys_name_their_trajectory():
     ("options", "message"),
     [
         ({"temperature": 0.0}, "greedy=True"),
+        ({"temperature": 1e-45}, "no smaller than float32"),
         ({"temperature": float("nan")}, "temperature"),
         ({"top_k": -1}, "top_k"),
         ({"top_p": 0.0}, "top_p"),

@@ -5,7 +5,7 @@ import pytest
 
 from sepo_jax.policy import Policy, Sampling, render
 from sepo_jax.rollout import EngineOptions, complete, generate, text_log_probs
-from sepo_jax.rollout.generate import token_log_probs
+from sepo_jax.rollout.generate import _scores, token_log_probs
 
 pytestmark = pytest.mark.usefixtures("compile_fast")
 CHAT = [{"role": "user", "content": "Your card is J. Reply PASS or BET."}]
@@ -76,8 +76,21 @@ def test_token_prompts_need_no_tokenizer_and_samples_differ(agent):
     np.testing.assert_array_equal(first.tokens, replies[0][0].tokens)
 
 
+def test_few_programs_score_texts_of_many_lengths(policy, params):  # H01
+    before = _scores._cache_size()
+    for length in range(16, 24):
+        token_log_probs(policy, params, range(2, 2 + length), [3])
+    assert _scores._cache_size() - before <= 1
+
+
 def test_bad_input(policy, params):
     assert generate(policy, params, []) == []
+    for temperature in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="temperature must be positive"):
+            text_log_probs(policy, params, CHAT, "BET", temperature=temperature)
+    most = policy.config.max_positions
+    with pytest.raises(ValueError, match=f"{most + 1} tokens and the policy {most} positions"):
+        token_log_probs(policy, params, [2] * most, [3])
     with pytest.raises(ValueError, match="put a single one in a list"):
         generate(policy, params, CHAT)
     with pytest.raises(ValueError, match="put a single one in a list"):
