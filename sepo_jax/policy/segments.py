@@ -16,7 +16,7 @@ from itertools import accumulate
 import jax
 import jax.numpy as jnp
 
-BLOCK = 128  # the vector registers of an accelerator; few enough for the kernels of a CPU
+BLOCK = 128  # fills the lanes of an accelerator, and is a tile or two of a CPU's kernels
 Segments = tuple[jax.Array, ...]
 
 
@@ -34,7 +34,8 @@ def init_segments(
 ) -> tuple[Segments, Segments]:
     """Empty keys [S, K, N, D, B] and values [S, K, N, B, D], a pair of tuples of segments.
 
-    The capacity is rounded up to whole blocks, of which a shorter one is cut to it.
+    A capacity below a block is one block of that length; from there on it is rounded up to whole
+    blocks.
     """
     block, counts = min(BLOCK, capacity), block_counts(capacity)
     lead = [(num_slots, heads, count) for count in counts]

@@ -1,8 +1,8 @@
 """Two loops over the slots of one or more devices, both fed by one host queue.
 
 `host_loop`: a loop in Python for each device exchanges with the queue and calls a compiled piece
-for each kind of command there is. `in_jit`: the whole loop is one program a device, which reaches the queue
-through a callback. Same pure functions, same keys, same tokens.
+for each kind of command there is. `in_jit`: the whole loop is one program a device, which reaches
+the queue through a callback. Same pure functions, same keys, same tokens.
 """
 
 import functools

@@ -183,14 +183,14 @@ def decode(
         count=jnp.zeros(shape[0], jnp.int32),
         decoding=state.decoding,
     )
-    options = (reach,) if isinstance(reach, int) else tuple(reach)
+    choices = (reach,) if isinstance(reach, int) else tuple(reach)
     longest = jnp.max(jnp.where(state.decoding, state.cache.lengths, 0)) + interval
-    chosen = jnp.searchsorted(jnp.asarray(options), longest).clip(max=len(options) - 1)
+    chosen = jnp.searchsorted(jnp.asarray(choices), longest).clip(max=len(choices) - 1)
     ends = jnp.asarray(end_ids, jnp.int32)
-    for index, reach in enumerate(options):
+    for index, choice in enumerate(choices):
         # Loops that are not chosen have no step: a branch would copy the cache.
         steps = jnp.where(chosen == index, interval, 0)
-        state, report = _decode_within(policy, params, state, report, sampling, ends, steps, reach)
+        state, report = _decode_within(policy, params, state, report, sampling, ends, steps, choice)
     return state, report._replace(decoding=state.decoding)
 
 
