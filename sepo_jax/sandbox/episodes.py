@@ -131,7 +131,9 @@ class StopRules:
 class Conversation:
     """One context of one seat: its tokens, and the messages they stand for."""
 
-    def __init__(self, number: int, seat: int, codec: Codec, prompt: Prompt, owner: Any):
+    def __init__(
+        self, number: int, seat: int, codec: Codec, prompt: Prompt, owner: "RunningEpisode"
+    ):
         self.number, self.seat, self.codec = number, seat, codec
         self.messages = list(prompt.messages)
         self.prompt = prompt
@@ -139,7 +141,7 @@ class Conversation:
         if not ids:
             raise ValueError(f"the prompt of seat {seat} has no token: {prompt}")
         self.given = ids
-        self.context = Context((owner, self), list(ids))
+        self.context = Context((owner, self), list(ids), owner.request.group)
 
     def follow(self, prompt: Prompt) -> None:
         """Appends the next prompt after the reply."""
@@ -184,6 +186,7 @@ class RunningEpisode:
         self.call = 0
         self.turn = -1
         self.reserved = False
+        self.is_coming = True  # until it has its first context
         self.pending: Turn | None = None  # arrived before its slots were reserved
         self.awaited: set[int] = set()
         self.conversations: dict[int, Conversation] = {}

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from sepo_jax.sandbox.episodes import (
@@ -97,7 +97,10 @@ class HostQueue:
         self._ahead = max(1, shape.slots // 4) if ahead is None else ahead
         self._on_result = on_result
         cut = [True] * len(codecs) if can_cut is None else list(can_cut)
-        self._tables = [[SlotTable(shape, cuts) for cuts in cut] for _ in range(devices)]
+        self._coming = Counter(request.group for request in requests)
+        self._tables = [
+            [SlotTable(shape, cuts, self._coming) for cuts in cut] for _ in range(devices)
+        ]
         self._reserved = [[0] * len(codecs) for _ in range(devices)]
         self._waiting: list[deque[RunningEpisode]] = [deque() for _ in range(devices)]
         self._requests = deque(enumerate(requests))
@@ -264,6 +267,7 @@ class HostQueue:
 
     def _take_turn(self, episode: RunningEpisode, turn: Turn, arrived: float) -> None:
         """Goes on with what an environment answered."""
+        self._has_come(episode)
         episode.rewards.append(turn.rewards)
         if turn.done:
             return self._end_episode(episode, "finished", record=turn.record)
@@ -349,6 +353,7 @@ class HostQueue:
             self._send(episode, "step", episode.replies())
 
     def _end_episode(self, episode, status: str, record=None, failure=None) -> None:
+        self._has_come(episode)
         conversations = list(episode.conversations.values())
         for conversation in conversations:
             self._table(episode, conversation).release(conversation.context)
@@ -367,6 +372,10 @@ class HostQueue:
             self._on_result(result)
         if failure is not None:
             self._count_failure(failure)
+
+    def _has_come(self, episode: RunningEpisode) -> None:
+        self._coming[episode.request.group] -= episode.is_coming
+        episode.is_coming = False
 
     def _count_failure(self, failure: Failure) -> None:
         self._failed += 1

@@ -6,7 +6,7 @@ there by prefill, or copied from a slot whose tokens begin alike. Slots that are
 hold until they are needed, so a prompt is computed once as long as any slot still has it.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ class Context:
 
     Attributes:
       owner: whose it is, not read here.
+      group: contexts of one group may begin alike.
       ids: token ids, the last one pending.
       slot: where it lies, or None.
       cached: tokens in the slot's cache once all commands handed out are done.
@@ -26,8 +27,9 @@ class Context:
       key, limit: of that action.
     """
 
-    def __init__(self, owner: Any, ids: list[int]):
+    def __init__(self, owner: Any, ids: list[int], group: int = 0):
         self.owner = owner
+        self.group = group
         self.ids = ids
         self.slot: int | None = None
         self.cached = 0
@@ -53,13 +55,15 @@ class SlotTable:
       decoding: contexts in the middle of an action, by slot.
     """
 
-    def __init__(self, shape: ExchangeShape, can_cut: bool = True):
+    def __init__(self, shape: ExchangeShape, can_cut: bool = True, coming: Counter | None = None):
         """All slots free.
 
         Args:
           can_cut: whether a copy may hold fewer tokens than its source (a recurrent policy's
             cannot).
+          coming: contexts of each group that are still to come, kept up to date by the caller.
         """
+        self._coming = Counter() if coming is None else coming
         self.shape, self.can_cut = shape, can_cut
         self.prefilled = self.forked = 0
         self.decoding: dict[int, Context] = {}
@@ -67,6 +71,7 @@ class SlotTable:
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(shape.slots))
         self._cached = [0] * shape.slots  # of free slots
         self._beginning: list[tuple[int, ...] | None] = [None] * shape.slots
+        self._groups = [0] * shape.slots
         self._holders: dict[tuple[int, ...], list[int]] = {}
         self._preparing: OrderedDict[Context, None] = OrderedDict()
         self._halts: set[int] = set()
@@ -156,6 +161,7 @@ class SlotTable:
                     self._cuts.append((slot, len(beginning)))
                 continue
             self._forget(slot)
+            self._groups[slot] = context.group
             if beginning:
                 self._beginning[slot] = beginning
                 self._holders.setdefault(beginning, []).append(slot)
@@ -177,10 +183,12 @@ class SlotTable:
         return found
 
     def _least_wanted(self, wanted: set[tuple[int, ...]]) -> int:
-        """The free slot that was freed first, sparing the only holders of wanted beginnings."""
+        """The free slot that was freed first, sparing the only holders of wanted beginnings, and of
+        those of a group that has more contexts to come."""
         for slot in self._free:
             beginning = self._beginning[slot]
-            if beginning not in wanted or len(self._holders[beginning]) > 1:
+            needed = beginning in wanted or self._coming[self._groups[slot]] > 0
+            if beginning is None or not needed or len(self._holders[beginning]) > 1:
                 return slot
         return next(iter(self._free))
 
