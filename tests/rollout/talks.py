@@ -72,3 +72,19 @@ class FaultyTalk(Talk):
         if fault == "raise":
             raise RuntimeError("as planned")
         return super().step(actions)
+
+
+class Once:
+    """One reply to two tokens, and the episode is over."""
+
+    def __init__(self, scratch):
+        pass
+
+    def reset(self, task, seed):
+        return Turn({0: Prompt(tokens=(5, 6))})
+
+    def step(self, actions):
+        return Turn(done=True)
+
+    def close(self):
+        pass
