@@ -6,6 +6,7 @@ import secrets
 import signal
 import socket
 import threading
+import warnings
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -94,7 +95,9 @@ def _start(ray: ModuleType, address: str | None, actors: int) -> None:
         else:
             _check_address(address)
         stack.callback(ray.shutdown)
-        with _own_signals():
+        with _own_signals(), warnings.catch_warnings():
+            # What Ray forks becomes another program at once, which threads do not make unsafe.
+            warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
             ray.init(**options, logging_level="ERROR")
         _owned.push(stack.pop_all())
 

@@ -146,7 +146,8 @@ class SandboxSettings:
     """
 
     backend: str = "in_process"
-    workers: int = 2  # processes, or actors
+    workers: int = 2  # processes; with Ray those of each actor
+    actors: int = 1  # of Ray, as a rule one for each machine
     seconds: float = 60.0  # wall time of a call
     cpu_seconds: float = 60.0  # CPU time of a call
     memory_bytes: int = 4 * 2**30  # address space of a worker
@@ -236,6 +237,7 @@ LEAST = {
     "rollout.devices": 1,
     "rollout.row_length": 2,
     "sandbox.workers": 1,
+    "sandbox.actors": 1,
     "sandbox.seconds": 1e-3,
     "sandbox.cpu_seconds": 1e-3,
     "sandbox.memory_bytes": 1,

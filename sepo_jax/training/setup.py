@@ -22,6 +22,7 @@ from ..sandbox.in_process import InProcessPool
 from ..sandbox.isolation import Limits
 from ..sandbox.process_pool import ProcessPool
 from ..sandbox.protocol import Pool
+from ..sandbox.ray_pool import RayPool
 from .settings import DomainSettings, PolicySettings, SandboxSettings, Settings
 
 DOMAINS = {"kuhn": Kuhn}
@@ -80,9 +81,8 @@ def make_pool(settings: SandboxSettings, domain: Any) -> contextlib.AbstractCont
     bounds = {"max_restarts": settings.max_restarts, "retries": settings.retries}
     if settings.backend == "processes":
         return ProcessPool(factory, workers=settings.workers, limits=limits, **bounds)
-    from ..sandbox.ray_pool import RayPool
-
-    return RayPool(factory, actors=settings.workers, limits=limits, **bounds)
+    places = {"actors": settings.actors, "workers_per_actor": settings.workers}
+    return RayPool(factory, **places, limits=limits, **bounds)
 
 
 def engine_options(settings: Settings, sampling: Sampling) -> EngineOptions:

@@ -1,5 +1,6 @@
 """Sandboxes of a run: every backend gives the same run, and none of them outlives it."""
 
+import dataclasses
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
-from sandbox.pools import time_limit
+from sandbox.pools import Client, time_limit
 
 from sepo_jax.domains import Kuhn
 from sepo_jax.policy import render
@@ -164,6 +165,22 @@ def test_a_prompt_that_outgrows_its_context_is_an_error(small_config, tmp_path):
     config["rollout"]["capacity"] = first + 4
     with pytest.raises(ValueError, match=r"leaves no room for a reply: raise .*rollout\.capacity"):
         train(config, run_directory=tmp_path / "run", progress=False)
+
+
+@pytest.mark.slow
+def test_settings_name_the_actors_of_ray(small_config):
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    sandbox = {"backend": "ray", "actors": 1, "workers": 2}
+    settings = read_settings(without_warm_start(small_config, **sandbox))
+    turns = []
+    for where in (settings.sandbox, dataclasses.replace(settings.sandbox, backend="in_process")):
+        with time_limit(150), make_pool(where, Kuhn()) as pool:
+            client = Client(pool)
+            for episode in range(4):
+                task = {"opponent": "AlwaysBet", "seat": episode % 2}
+                turns.append(client.ask(episode, "reset", (task, episode)).turn)
+    assert turns[:4] == turns[4:]
+    assert None not in turns
 
 
 def test_a_domain_that_does_not_pickle_stays_in_this_process(small_config):
