@@ -50,9 +50,9 @@ def connect(address: str | None, actors: int) -> bool:
     """
     global _users, _is_own
     ray = import_ray()
-    address = address or os.environ.get("RAY_ADDRESS")
     with _lock:
         if not ray.is_initialized():
+            address = address or os.environ.get("RAY_ADDRESS")
             _start(ray, address, actors)
             _is_own = address is None
         elif address not in (None, "auto"):
@@ -119,10 +119,9 @@ def _check_address(address: str) -> None:
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
     """Keeps this process's answer to SIGTERM, which Ray would replace."""
-    is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        if is_main:
+        if threading.current_thread() is threading.main_thread() and before is not None:
             signal.signal(signal.SIGTERM, before)

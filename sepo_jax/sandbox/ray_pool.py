@@ -22,7 +22,7 @@ from sepo_jax.sandbox.frames import FrameReader, pack
 from sepo_jax.sandbox.hosting import MAX_WORDS, Reply, new_counters
 from sepo_jax.sandbox.isolation import Limits
 from sepo_jax.sandbox.manager import ManagedPool, Manager, check_numbers, pickle_factory
-from sepo_jax.sandbox.protocol import BadAnswer, EnvironmentFactory, Failure
+from sepo_jax.sandbox.protocol import BadAnswer, EnvironmentFactory, Failure, SandboxError
 from sepo_jax.sandbox.ray_actor import WorkerHost
 from sepo_jax.sandbox.stations import GONE, Request, Station
 from sepo_jax.sandbox.supervisor import Supervisor
@@ -30,6 +30,7 @@ from sepo_jax.sandbox.worker_process import main_module
 
 LISTENING_SECONDS = 5.0  # an actor answers within that time, if only to say that nothing happened
 SILENT_SECONDS = 60.0
+PLACING_SECONDS = 300.0  # for an actor that has never said anything: a cluster may have to grow
 END_SECONDS = 20.0
 DEPTH = 16  # so that a worker need not wait for the way to it and back
 
@@ -66,16 +67,15 @@ class RayPool(ManagedPool):
           limits: what a worker may use, and how long a call may take.
           max_restarts: how often each worker is replaced.
           retries: how often a call that ended a worker is tried again, in another one.
-          address: of a running cluster, or "auto" to find it. By default RAY_ADDRESS, else the
-            cluster that this process is connected to, else one on this machine for as long as
-            pools use it.
+          address: of a running cluster, or "auto" to find it. By default the one that this process
+            is connected to, else RAY_ADDRESS, else one on this machine for as long as pools use it.
           cpus_per_worker: what Ray sets aside for a worker on the machines of a running cluster.
-          resources: what else it sets aside for an actor, by Ray's names.
+          resources: what else it sets aside there for an actor, by Ray's names.
 
         Raises:
           ImportError: Ray is not installed.
-          ValueError: numbers out of range, a factory that does not pickle, or an address while
-            connected to another.
+          ValueError: numbers out of range, a factory that does not pickle, an address while
+            connected to another, or resources without a running cluster.
           ConnectionError: nothing runs at that address.
         """
         check_numbers(1, actors=actors, workers_per_actor=workers_per_actor)
@@ -86,6 +86,11 @@ class RayPool(ManagedPool):
         )  # fmt: skip
         is_local = ray_cluster.connect(address, actors)
         try:
+            if is_local and resources:
+                raise ValueError(
+                    f"resources are those of a running cluster, and none was named: {resources}; "
+                    "give its address, or leave them out"
+                )
             cpus = 0.0 if is_local else cpus_per_worker * workers_per_actor
             create = functools.partial(_create_actor, arguments, cpus, dict(resources or {}))
             manager = _RayManager(create, actors, workers_per_actor, max_restarts, retries)
@@ -139,6 +144,13 @@ class _Actor:
             self._batches += 1
             self._outgoing.clear()
 
+    @property
+    def deadline(self) -> float:
+        """When it must have said something; never while there is no actor."""
+        if self.future is None:
+            return math.inf
+        return self.heard + (SILENT_SECONDS if self.counted else PLACING_SECONDS)
+
     def receive(self) -> list:
         """The events that have come, and listens for more; raises what ended the actor."""
         data = self.future.result()
@@ -151,7 +163,7 @@ class _Actor:
         """Ends the actor, if there is one, and forgets what it was to be told."""
         handle, self._handle, self.future = self._handle, None, None
         self._outgoing.clear()
-        if handle is not None:
+        if handle is not None and ray.is_initialized():
             with contextlib.suppress(Exception):
                 ray.kill(handle)
 
@@ -194,6 +206,7 @@ class _RayManager(Manager):
         max_restarts: int,
         retries: int,
     ):
+        self._ray = ray_cluster.import_ray()
         self._actors = [_Actor(create, self.wake) for _ in range(actors)]
         remote = [_RemoteWorker(actor, i) for i in range(workers) for actor in self._actors]
         counters = new_counters()
@@ -206,6 +219,8 @@ class _RayManager(Manager):
 
     def _turn(self) -> None:
         self._wait()
+        if not self._ray.is_initialized():  # the next call would start another cluster
+            raise SandboxError("Ray was shut down while a pool used it")
         self._receive_submitted()
         for actor in self._actors:
             if actor.future is not None:
@@ -219,8 +234,7 @@ class _RayManager(Manager):
         """Waits for a caller, an actor, or the time at which one has been silent too long."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
-        heard = [actor.heard for actor in self._actors if actor.future is not None]
-        left = min(heard, default=math.inf) + SILENT_SECONDS - time.monotonic()
+        left = min(actor.deadline for actor in self._actors) - time.monotonic()
         poll.poll(None if left == math.inf else math.ceil(max(0.0, left) * 1000))
 
     def _attend(self, actor: _Actor) -> None:
@@ -230,12 +244,13 @@ class _RayManager(Manager):
                 for header, body in actor.receive():
                     self._hear(actor, header, body)
                 return
-            if time.monotonic() - actor.heard < SILENT_SECONDS:
+            if time.monotonic() < actor.deadline:
                 return
-            why = f"it said nothing for {SILENT_SECONDS:g} s; does the cluster have room for it?"
+            seconds = time.monotonic() - actor.heard
+            why = f"it said nothing for {seconds:.0f} s; does the cluster have room for it?"
         except Exception as error:  # Ray has many, and any of them means that it is of no use
             why = f"{type(error).__name__}: {' '.join(str(error).split())[:MAX_WORDS]}"
-        actor.end(ray_cluster.import_ray())
+        actor.end(self._ray)
         stations = [station for station in actor.stations if station.state != GONE]
         failure = Failure("worker_died", f"the Ray actor of a worker ended: {why}")
         self.overseer.lost(stations, failure, time.monotonic())
@@ -257,10 +272,11 @@ class _RayManager(Manager):
             self.overseer.died(station, failure, now, is_to_blame=header["busy"])
 
     def _give_back(self, stack: contextlib.ExitStack) -> None:
-        ray = ray_cluster.import_ray()
         stack.callback(ray_cluster.disconnect)
         for actor in self._actors:
-            stack.callback(actor.end, ray)
-        with contextlib.suppress(Exception):  # Ray may be gone by now, and the actors with it
+            stack.callback(actor.end, self._ray)
+        if not self._ray.is_initialized():  # and the actors are gone with it
+            return
+        with contextlib.suppress(Exception):
             ends = [actor.ask_to_end() for actor in self._actors if actor.future is not None]
-            ray.wait(ends, num_returns=len(ends), timeout=END_SECONDS)
+            self._ray.wait(ends, num_returns=len(ends), timeout=END_SECONDS)

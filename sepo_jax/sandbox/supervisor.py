@@ -27,6 +27,8 @@ from sepo_jax.sandbox.stations import (
     Worker,
 )
 
+LATE_SECONDS = 10.0
+
 
 class Supervisor:
     """Assigns episodes to workers, and moves the innocent ones of a dead worker.
@@ -75,7 +77,7 @@ class Supervisor:
 
     def dispatch(self, now: float) -> None:
         """Gives workers something to do until all have enough or nothing is left."""
-        while station := next((s for s in self.stations if self._has_work(s)), None):
+        while station := next((s for s in self.stations if self._has_work(s, now)), None):
             episode = station.queue.popleft()
             episode.queued = False
             request, is_replay = episode.next_request()
@@ -135,15 +137,16 @@ class Supervisor:
         for episode in list(self._episodes.values()):
             self._fail(episode, failure)
 
-    def _has_work(self, station: Station) -> bool:
+    def _has_work(self, station: Station, now: float) -> bool:
         """Whether a worker can be handed something, and there is something.
 
-        An idle one takes over what waits for another that is being replaced.
+        An idle one takes over what waits for another that is being replaced, or starts late.
         """
         if station.state not in (IDLE, BUSY) or len(station.tasks) >= self._depth:
             return False
         if not station.queue and not station.tasks:
-            late = (s for s in self.stations if s.state == STARTING and s.restarts and s.queue)
+            waiting = (s for s in self.stations if s.state == STARTING and s.queue)
+            late = (s for s in waiting if s.restarts or now - s.since > LATE_SECONDS)
             for other in itertools.islice(late, 1):
                 episode = other.queue.popleft()
                 del other.episodes[episode.number]

@@ -22,7 +22,7 @@ def make(**options):
 
 
 def two_pools():
-    """What is left of the cluster after the first and the second of two pools."""
+    """What is left of the cluster after one of two pools, after both, and when it goes first."""
     import ray
 
     signal.signal(signal.SIGTERM, handler)
@@ -34,10 +34,18 @@ def two_pools():
     secret = client.step(1, "variable RAY_AUTH_TOKEN").turn.record
     after_one = [served, ray.is_initialized()]
     second.close()
+    after_both = ray.is_initialized()
+    third = make()
+    client = pools.Client(third)
+    client.reset(1)
+    ray.shutdown()
+    lost = client.step(1, "a").failure.message
+    third.close()
     own = signal.getsignal(signal.SIGTERM) is handler
     return {
         "after_one": after_one,
-        "after_both": ray.is_initialized(),
+        "after_both": [after_both, ray.is_initialized()],
+        "lost": lost,
         "sigterm": "own" if own else "Ray's",
         "secret": secret,
     }

@@ -4,7 +4,8 @@ import pytest
 
 from sepo_jax.sandbox.hosting import Reply, new_counters
 from sepo_jax.sandbox.protocol import Call, Failure, Prompt, Turn
-from sepo_jax.sandbox.supervisor import GONE, IDLE, STARTING, Request, Supervisor
+from sepo_jax.sandbox.stations import GONE, IDLE, STARTING, Request
+from sepo_jax.sandbox.supervisor import LATE_SECONDS, Supervisor
 
 DEATH = Failure("worker_died", "struck by lightning")
 
@@ -152,7 +153,7 @@ def test_an_idle_worker_takes_over_from_one_that_is_being_replaced():
     assert 0 not in scene.stations[0].episodes
 
 
-def test_no_worker_takes_over_while_all_are_starting_for_the_first_time():
+def test_no_worker_takes_over_while_all_start_for_the_first_time():
     scene = Scene(2)
     scene.stations[1].state = STARTING
     for episode in range(4):
@@ -161,6 +162,9 @@ def test_no_worker_takes_over_while_all_are_starting_for_the_first_time():
     scene.answer(0)
     assert scene.stations[0].state == IDLE
     assert sorted(scene.stations[1].episodes) == [1, 3]
+    scene.supervisor.dispatch(LATE_SECONDS + 1)  # it is late: its machine may never have room
+    assert scene.kinds(0)[-1] == (1, "reset")
+    assert sorted(scene.stations[1].episodes) == [3]
 
 
 @pytest.mark.parametrize("is_to_blame", [True, False])
