@@ -15,6 +15,11 @@ from ..names import nearest, unknown
 from ..sandbox.protocol import SandboxError
 from .distributed import connect
 
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: unwinds as an interrupt does, which environments in this process let through too."""
+
+
 # What the user or the machine can mend: one line says it, --debug shows where.
 USER_ERRORS = (ValueError, OSError, ImportError, SandboxError)
 
@@ -145,6 +150,17 @@ def run_main(main: Callable[[], None]) -> None:
     codes 130 and 143.
     """
     signal.signal(signal.SIGTERM, _leave)
+    try:
+        _parse_and_run(main)
+    except Terminated:
+        sys.exit(128 + signal.SIGTERM)
+    except KeyboardInterrupt:
+        # Training writes checkpoints; other programs start again.
+        print("interrupted; a training run goes on with --resume", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+
+
+def _parse_and_run(main: Callable[[], None]) -> None:
     sys.path.insert(0, "")  # a module of the working directory may hold an own loss or domain
     try:
         check_overrides(sys.argv)
@@ -165,10 +181,6 @@ def run_main(main: Callable[[], None]) -> None:
             if flags.FLAGS.is_parsed() and "debug" in flags.FLAGS and flags.FLAGS.debug:
                 raise
             sys.exit(_one_line(error))
-        except KeyboardInterrupt:
-            # Training writes checkpoints; other programs start again.
-            print("interrupted; a training run goes on with --resume", file=sys.stderr)
-            sys.exit(130)
 
     app.run(guarded)
 
@@ -176,7 +188,7 @@ def run_main(main: Callable[[], None]) -> None:
 def _leave(number: int, frame: Any) -> None:
     signal.signal(number, signal.SIG_IGN)  # another one must not cut the unwinding short
     print("terminated; a training run goes on with --resume", file=sys.stderr)
-    sys.exit(128 + number)
+    raise Terminated
 
 
 def _one_line(error: Exception) -> int:

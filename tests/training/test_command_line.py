@@ -78,3 +78,28 @@ def test_the_main_ends_with_one_line(arguments, message, tmp_path):
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_run_whose_environment_plays_in_this_process(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal\n"
+        "from sepo_jax.sandbox import Call, InProcessPool\n"
+        "from sepo_jax.training.command_line import run_main\n"
+        "class Environment:\n"
+        "    def __init__(self, scratch): print(scratch.parent, flush=True)\n"
+        "    def reset(self, task, seed): os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    def close(self): print('closed')\n"
+        "def main():\n"
+        "    with InProcessPool(Environment) as pool:\n"
+        "        pool.submit(Call(1, 1, 'reset', (None, 0)))\n"
+        "    print('went on')\n"
+        "run_main(main)\n"
+    )
+    command = [sys.executable, str(program)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 143, done.stderr
+    scratch, closed = done.stdout.splitlines()
+    assert closed == "closed" and not Path(scratch).exists()
+    assert done.stderr == "terminated; a training run goes on with --resume\n"
