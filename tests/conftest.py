@@ -1,6 +1,8 @@
 """Settings of every test: CPU, eight virtual devices, no silent rank promotion."""
 
+import gc
 import os
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 flags = os.environ.get("XLA_FLAGS", "")
@@ -19,3 +21,14 @@ def compile_fast():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bounded_mappings():
+    """Every compiled program maps memory, and a process may have 65,530 mappings: it is aborted at
+    the next. Programs are dropped when half of them are used."""
+    yield
+    mappings = Path("/proc/self/maps")
+    if mappings.exists() and mappings.read_bytes().count(b"\n") > 30_000:
+        jax.clear_caches()
+        gc.collect()
