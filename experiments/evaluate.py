@@ -8,6 +8,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import jax
 from absl import flags
 
 from sepo_jax.evaluation import evaluate_policy, write_report
@@ -71,7 +72,9 @@ def main() -> None:
             weights=SepoWeights(
                 sepo.exploitability_weight, sepo.collusion_weight, sepo.externality_weight
             ),
-            options=dataclasses.replace(options, slots=SLOTS.value),
+            options=dataclasses.replace(
+                options, slots=SLOTS.value, devices=min(options.devices, jax.local_device_count())
+            ),
             environments=environments,
             progress=True,
         )

@@ -20,7 +20,8 @@ class EpisodeRequest:
       task, seed: handed to the environment's reset.
       group, member: with the seed and step of the rollout they fix every sampled token; members of
         a group are compared with one another.
-      state: a snapshot to go on from, in place of a reset.
+      state: a snapshot to go on from, in place of a reset. It has no contexts, so the prompts
+        pending there must not continue one.
     """
 
     task: Any

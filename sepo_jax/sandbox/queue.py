@@ -305,7 +305,10 @@ class HostQueue:
         prompt, conversation = turn.prompts[seat], episode.conversations.get(seat)
         if prompt.continues:
             if conversation is None:
-                raise BadAnswer(f"the first prompt of seat {seat} continues a context; none exists")
+                raise BadAnswer(
+                    f"the first prompt of seat {seat} continues a context; none exists, nor does "
+                    "a snapshot bring one along"
+                )
             conversation.follow(prompt)
             return conversation
         if conversation is not None:

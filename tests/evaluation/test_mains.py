@@ -61,11 +61,13 @@ def test_a_broken_config_is_named(small_run):
 
 
 @pytest.mark.slow
-def test_evaluate_a_run(small_run, flat_policy):
+def test_evaluate_a_run(small_run, flat_policy, monkeypatch):
+    """Of a machine with more devices than this one."""
+    monkeypatch.setenv("XLA_FLAGS", "")
     policy, params = flat_policy
     save_hf(small_run / "policy", policy, params)
     (small_run / "config.json").write_text(
-        json.dumps({"domain": {"name": "kuhn"}, "rollout": {"max_action_tokens": 1}})
+        json.dumps({"domain": {"name": "kuhn"}, "rollout": {"max_action_tokens": 1, "devices": 2}})
     )
     done = _run("evaluate.py", f"--run={small_run}", "--episodes=2", "--slots=4")
     assert done.returncode == 0, done.stderr
