@@ -5,6 +5,7 @@ import signal
 import socket
 
 import pytest
+from sandbox import toys
 from sandbox.confined import (
     FILE_ATTEMPTS,
     METADATA,
@@ -19,6 +20,10 @@ from sandbox.confined import (
     run_confined,
     sleeping,
 )
+from sandbox.pools import Client, processes_of_workers
+
+from sepo_jax.sandbox.isolation import Limits
+from sepo_jax.sandbox.process_pool import ProcessPool
 
 # Prints every attempt's error by name; null would be an escape.
 NETWORK = """
@@ -296,3 +301,29 @@ tell([fields[name].strip() for name in ("CapEff", "CapPrm", "NoNewPrivs", "Secco
     assert set(errors.values()) == {"EPERM"}, errors
     assert clone3 == "ENOSYS"
     assert fields == ["0" * 16, "0" * 16, "1", "2"]
+
+
+@pytest.mark.parametrize("watchdog", [120], indirect=True)
+def test_a_pool_tells_what_was_tried(tmp_path, place, watchdog):
+    need_protection("this user", "system_call_filter")
+    need_protection("this user", "landlock_files", "read_only_mounts")
+    (tmp_path / "outside").mkdir()
+    attempts = {
+        "socket": ("raised", "PermissionError"),
+        f"outside {tmp_path / 'outside' / 'file'}": ("raised", str(tmp_path / "outside")),
+        "bomb": ("raised", "PermissionError"),
+        "memory": ("raised", "MemoryError"),
+        "deaf": ("timeout", "a step took longer than 5 s"),
+    }
+    with ProcessPool(toys.Escaping, workers=1, limits=Limits(seconds=5.0)) as pool:
+        client = Client(pool)
+        client.reset(9, steps=9)
+        for episode, (text, (kind, words)) in enumerate(attempts.items()):
+            client.reset(episode)
+            failure = client.step(episode, text).failure
+            assert failure is not None, text
+            assert (failure.kind, words in failure.message) == (kind, True), (text, failure)
+            assert client.step(9, "a", seat=episode % 2).turn is not None
+        assert (pool.counters["raised"], pool.counters["timeouts"]) == (4, 1)
+    assert list((tmp_path / "outside").iterdir()) == []
+    assert processes_of_workers(os.getpid()) == set()

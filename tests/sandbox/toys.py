@@ -8,6 +8,8 @@ import hashlib
 import json
 import os
 import random
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -174,6 +176,27 @@ class Commanded(Toy):
 
     def do_shut(self, _):
         os.close(worker_local("channel"))
+
+
+class Escaping(Commanded):
+    """A toy that tries what no sandbox lets it do."""
+
+    def do_socket(self, _):
+        socket.socket()
+
+    def do_outside(self, path):
+        Path(path).write_text("escaped")
+
+    def do_bomb(self, _):
+        while True:
+            os.fork()
+
+    def do_memory(self, _):
+        bytearray(10 * 2**30)
+
+    def do_deaf(self, _):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(1000)
 
 
 class OncePerPlace(Commanded):
