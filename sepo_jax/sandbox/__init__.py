@@ -8,7 +8,13 @@ import importlib
 
 _PLACES = {
     "base": ("BaseEnvironment", "ask", "finish"),
-    "environments": ("DomainEnvironment", "Replayed", "Workspace", "domain_environments"),
+    "environments": (
+        "DomainEnvironment",
+        "Replayed",
+        "Workspace",
+        "domain_environments",
+        "replayed",
+    ),
     "episodes": ("Action", "EpisodeRequest", "EpisodeResult", "StopRules"),
     "in_process": ("InProcessPool",),
     "isolation": ("Limits", "probe"),

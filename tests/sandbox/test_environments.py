@@ -14,6 +14,7 @@ from sandbox.environment_cases import (
 )
 from sandbox.toys_files import WORDS, Notes
 
+from sepo_jax import sandbox
 from sepo_jax.domains import EpisodeFailed, EpisodeFinished, Kuhn, Played, TablePolicy
 from sepo_jax.domains.kuhn import DEALS, TERMINAL_HISTORIES, payoff_to_first
 from sepo_jax.sandbox.base import BaseEnvironment, ask, finish
@@ -100,6 +101,13 @@ def test_environments_of_a_process_share_the_domain():
 def test_a_task_that_a_domain_does_not_take_is_named(task, message):
     with pytest.raises(ValueError, match=message):
         DomainEnvironment(Kuhn()).reset(task, 0)
+
+
+def test_every_public_name_is_found():
+    assert all(getattr(sandbox, name) is not None for name in sandbox.__all__)
+    assert set(dir(sandbox)) == set(sandbox.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Sandbox'"):
+        sandbox.Sandbox  # noqa: B018
 
 
 # Every environment
