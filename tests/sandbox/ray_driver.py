@@ -10,7 +10,10 @@ if __name__ == "__main__":
 
 from sandbox import pools, toys
 
+from sepo_jax.sandbox.in_process import InProcessPool
 from sepo_jax.sandbox.ray_pool import RayPool
+
+KEPT = []  # to the end of the process
 
 
 class Mine(toys.Commanded):
@@ -55,9 +58,25 @@ def handler(*_):
     raise SystemExit
 
 
+def tell_how_it_closes(manager):
+    """Prints whether Ray is still there when a pool gives back what it holds."""
+    import ray
+
+    give_back = manager._give_back
+
+    def told(stack):
+        print("with Ray" if ray.is_initialized() else "without Ray", flush=True)
+        give_back(stack)
+
+    manager._give_back = told
+
+
 def wait(seconds):
     """Plays until it is ended from outside, or so long."""
+    InProcessPool(toys.Toy)  # what it leaves to the exit comes after what Ray leaves to it
     client = pools.Client(make())
+    KEPT.append(client)
+    tell_how_it_closes(client.pool._manager)
     for episode in range(4):
         client.reset(episode)
     for episode in range(4):

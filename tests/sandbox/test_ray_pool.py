@@ -248,7 +248,7 @@ def test_nothing_outlives_the_driver(short_place, end):
     driver = drive(short_place, "ray_driver.py", "wait" if end != "exit" else "exit")
     with driver:
         if end == "exit":
-            driver.communicate()
+            assert driver.communicate()[0].split("\n")[:2] == ["playing", "with Ray"]
             assert list(short_place.iterdir()) == []
         else:
             assert driver.stdout.readline().strip() == "playing"

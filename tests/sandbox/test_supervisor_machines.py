@@ -4,7 +4,7 @@ import pytest
 
 from sepo_jax.sandbox.hosting import Reply, new_counters
 from sepo_jax.sandbox.protocol import Call, Failure, Prompt, Turn
-from sepo_jax.sandbox.stations import GONE, IDLE, STARTING, Request
+from sepo_jax.sandbox.stations import BUSY, GONE, IDLE, STARTING, Request
 from sepo_jax.sandbox.supervisor import LATE_SECONDS, Supervisor
 
 DEATH = Failure("worker_died", "struck by lightning")
@@ -74,8 +74,10 @@ def test_a_worker_gets_as_many_requests_as_its_depth():
     assert scene.kinds(0) == [(0, "reset"), (1, "reset")]
     scene.answer(0, "first")
     assert scene.kinds(0)[2:] == [(2, "reset")]
-    for text in ("second", "third", "fourth"):
-        scene.answer(0, text)
+    scene.answer(0, "second")
+    scene.answer(0, "third")
+    assert scene.stations[0].state == BUSY
+    scene.answer(0, "fourth")
     assert scene.taken() == dict(zip(numbers, ("first", "second", "third", "fourth"), strict=True))
     assert scene.stations[0].state == IDLE
 
