@@ -107,6 +107,7 @@ class HostQueue:
         self._results: list[EpisodeResult | None] = [None] * len(self._requests)
         self._running: dict[int, RunningEpisode] = {}  # by handle
         self._playing = [0] * devices
+        self._share = -(-len(self._requests) // devices)
         self._failed = 0
         self._lock = threading.Lock()
         self._last_answer = time.monotonic()
@@ -215,7 +216,9 @@ class HostQueue:
                 if episode.pending is not None:
                     turn, episode.pending = episode.pending, None
                     self._take_turn(episode, turn, time.monotonic())  # no slot waited for it
-            if not self._requests or len(waiting) >= self._ahead + self._spare(device):
+            full = len(waiting) >= self._ahead + self._spare(device)
+            # No device takes what leaves another without work.
+            if not self._requests or full or self._playing[device] >= self._share:
                 return
             index, request = self._requests.popleft()
             episode = RunningEpisode(index, request, device, next(_NUMBERS))

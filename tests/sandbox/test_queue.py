@@ -4,10 +4,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sandbox.fake_device import FakeCodec, ShuffledPool, sample
-from sandbox.queue_games import Duel, Talk, ask, play, requests, told
+from sandbox.queue_games import RULES, Duel, Talk, ask, play, requests, told
 
-from sepo_jax.sandbox.exchange import FINISHED, ExchangeShape
+from sepo_jax.sandbox.exchange import FINISHED, ExchangeShape, no_report
 from sepo_jax.sandbox.protocol import Turn
+from sepo_jax.sandbox.queue import HostQueue
 
 
 def by_hand(request, seed=3):
@@ -64,6 +65,15 @@ def test_nothing_but_seeds_decides_what_is_sampled(
     assert set(codes) == {FINISHED}
     assert told(other) == told(base)
     assert not pool.environments  # every episode was closed
+
+
+def test_few_episodes_are_spread_over_the_devices():
+    shape = ExchangeShape(8, widths=(64,))
+    queue = HostQueue(
+        ShuffledPool(Talk, patience=0), requests(7), [FakeCodec()], shape, RULES, seed=0, devices=3
+    )
+    began = [queue.exchange(device, (no_report(shape),))[0].start.sum() for device in range(3)]
+    assert began == [3, 3, 1]
 
 
 def test_seats_may_have_policies_of_their_own():
