@@ -18,7 +18,7 @@ from sandbox import pools, toys  # noqa: E402
 from sepo_jax.sandbox.ray_pool import RayPool  # noqa: E402
 
 EPISODES = 12
-TEXTS = ("a", "b", "c")
+TEXTS = ("hang 0.2", "b", "c")  # the first takes a while, so that some are in progress at the loss
 SETTINGS = {  # a lost machine counts as lost soon, and those that are left have time to go on
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
@@ -29,20 +29,19 @@ SETTINGS = {  # a lost machine counts as lost soon, and those that are left have
 
 
 def run(cluster):
-    """Plays episodes, and loses a machine after the first step of each."""
+    """Plays episodes, and loses a machine in the first step of each."""
     machines = [cluster.add_node(num_cpus=2) for _ in range(2)]
     turns = {episode: [] for episode in range(EPISODES)}
     began = time.monotonic()
     pool = RayPool(
-        toys.Toy, actors=2, workers_per_actor=2, limits=pools.PATIENT, address=cluster.address
+        toys.Commanded, actors=2, workers_per_actor=2, limits=pools.PATIENT, address=cluster.address
     )
     with pool:
         client = pools.Client(pool)
         for episode in turns:
             turns[episode].append(client.reset(episode, seed=episode))
         started = time.monotonic() - began
-        turns[0].append(client.step(0, TEXTS[0]))
-        numbers = {e: client.send(e, "step", {0: TEXTS[0]}) for e in turns if e > 0}
+        numbers = {episode: client.send(episode, "step", {0: TEXTS[0]}) for episode in turns}
         cluster.remove_node(machines[0], allow_graceful=False)
         lost = time.monotonic()
         for episode, number in numbers.items():

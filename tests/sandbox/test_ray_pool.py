@@ -211,7 +211,7 @@ def test_a_lost_machine_costs_no_episode(short_place):
     shared_memory = set(os.listdir("/dev/shm"))
     result = outcome(drive(short_place, "ray_machines.py"))
     played = [
-        [turn.to_json() for turn in played_directly(("a", "b", "c"), seed=episode)]
+        [turn.to_json() for turn in played_directly(("hang 0.2", "b", "c"), seed=episode)]
         for episode in range(12)
     ]
     assert result["failures"] == []
