@@ -13,12 +13,15 @@ after the legal list, the temperature and the truncation. Without truncation tha
 """
 
 import dataclasses
+from functools import partial
 
 import chex
 import jax
 import jax.numpy as jnp
 
 from sepo_jax.policy.scores import token_scores
+
+_GENERATOR = "threefry2x32"  # whatever jax_default_prng_impl says: rbg mixes keys under vmap
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +135,7 @@ def _race(keys, logits, temperature):
     weights = jnp.exp((logits - peak) / temperature)
     weights = jnp.pad(weights, ((0, 0), (0, -vocabulary % block))).reshape(rows, -1, block)
     blocks = weights.shape[1]
-    draws = jax.vmap(lambda key: jax.random.bits(key, (blocks + block,), jnp.uint32))(keys)
+    draws = jax.vmap(lambda key: jax.random.bits(key, (blocks + block,), jnp.uint32))(_typed(keys))
     times = _exponential(draws)
     # The first to finish has the largest weight over time; weight 0 never finishes.
     chosen = jnp.argmax(jnp.sum(weights, axis=-1) / times[:, :blocks], axis=-1)
@@ -157,13 +160,18 @@ def token_key(seed, step, prompt, member) -> jax.Array:
     parts = [jnp.asarray(part).astype(jnp.uint32) for part in (seed, step, prompt, member)]
     shape = jnp.broadcast_shapes(*(part.shape for part in parts))
     seed, *rest = (jnp.broadcast_to(part, shape).reshape(-1) for part in parts)
-    keys = jax.vmap(jax.random.PRNGKey)(seed)
+    keys = jax.vmap(partial(jax.random.key, impl=_GENERATOR))(seed)
     for part in rest:
         keys = jax.vmap(jax.random.fold_in)(keys, part)
-    return keys.reshape(*shape, 2)
+    return jax.random.key_data(keys).reshape(*shape, 2)
 
 
 def fold_index(keys: jax.Array, token_index: jax.Array) -> jax.Array:
     """Keys uint32 [S, 2] of the tokens `token_index` [S] of trajectories with `keys` [S, 2]."""
     chex.assert_rank([keys, token_index], [2, 1])
-    return jax.vmap(jax.random.fold_in)(keys, token_index.astype(jnp.uint32))
+    folded = jax.vmap(jax.random.fold_in)(_typed(keys), token_index.astype(jnp.uint32))
+    return jax.random.key_data(folded)
+
+
+def _typed(keys: jax.Array) -> jax.Array:
+    return jax.random.wrap_key_data(keys, impl=_GENERATOR)

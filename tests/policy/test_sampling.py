@@ -163,6 +163,16 @@ def test_keys_name_their_trajectory():
     )
 
 
+def test_no_setting_of_jax_changes_the_draws():
+    def tokens():
+        keys = fold_index(token_key(jnp.arange(8), 1, 2, 3), jnp.arange(8))
+        return np.asarray(sample_tokens(keys, jnp.zeros((8, 700))).token)
+
+    usual = tokens()
+    with jax.default_prng_impl("rbg"):
+        np.testing.assert_array_equal(tokens(), usual)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
