@@ -21,7 +21,8 @@ class Statistics:
     end of its action.
 
     Attributes:
-      seconds: slot seconds by phase, over all slots of all devices.
+      seconds: slot seconds by phase, over all slots of all devices, from a device's first exchange
+        on: a loop that is still compiled has no slots.
       blocked: seconds in which a device had nothing to do until a sandbox answered.
       work, decoding: context seconds with work, and those of them in which it decoded.
       sampled, actions, exchanges, ignored_answers: how many.
@@ -33,7 +34,7 @@ class Statistics:
     ):
         """Of the slot tables of each device."""
         self._tables, self._now = tables, now
-        self._since = [now()] * len(tables)
+        self._since: dict[int, float] = {}  # by device, from its first exchange on
         self._phases = [self._count(device) for device in range(len(tables))]
         self._ready: dict[Context, float] = {}
         self._started: dict[Context, float] = {}
@@ -50,7 +51,7 @@ class Statistics:
     def book(self, device: int) -> float:
         """Books the time since the last call by what the slots did; returns it, in seconds."""
         now = self._now()
-        passed, self._since[device] = now - self._since[device], now
+        passed, self._since[device] = now - self._since.get(device, now), now
         for phase, count in self._phases[device].items():
             self.seconds[phase] += passed * count
         self._phases[device] = self._count(device)
