@@ -237,8 +237,8 @@ class Episode:
       opponent: a fresh opponent (see `resolve_opponent`).
       opponent_name: its name in reports.
       seed: fixes everything but the agent's replies.
-      on_invalid: what an unparsable reply does: "fallback" plays action 0, "forfeit" loses the
-        round. Either way the decision is recorded with valid = False.
+      on_invalid: what an unparsable reply does: "fallback" plays action `_fallback` (0), "forfeit"
+        loses the round. Either way the decision is recorded with valid = False.
     """
 
     _failure: str | None = None
@@ -292,7 +292,7 @@ class Episode:
         action = self._parse(text, self.legal_actions())
         valid = action is not None
         if not valid and self.on_invalid == "fallback":
-            action = 0
+            action = self._fallback(self.legal_actions())
         self.decisions.append(
             Decision(
                 turn=len(self.decisions),
@@ -361,6 +361,9 @@ class Episode:
 
     def _parse(self, text: str, legal: Sequence[str]) -> int | None:
         raise NotImplementedError
+
+    def _fallback(self, legal: Sequence[str]) -> int:
+        return 0
 
     def _apply(self, action: int) -> None:
         raise NotImplementedError

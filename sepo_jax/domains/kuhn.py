@@ -24,7 +24,6 @@ from sepo_jax.domains.base import (
     View,
     check_action,
     check_integer,
-    derive_seed,
     resolve_opponent,
     stream,
 )
@@ -36,6 +35,7 @@ from sepo_jax.domains.kuhn_players import (
     opponent_tables,
 )
 from sepo_jax.domains.parsing import parse_word
+from sepo_jax.domains.traces import expert_traces
 from sepo_jax.names import check_option, unknown
 
 DEALS = tuple(first + second for first in CARDS for second in CARDS if first != second)
@@ -352,26 +352,8 @@ class Kuhn:
           seed: fixes everything.
           rationale: put one short line of reasoning before the action word.
         """
-        check_integer("num_decisions", num_decisions, minimum=0)
-        opponents = list(dict.fromkeys(n for pool in self.pools.values() for n in pool))
-        names = list(self.experts)
-        weights = [self.experts[name][0] for name in names]
-        traces: list[tuple[list[Message], str]] = []
-        index = 0
-        while len(traces) < num_decisions:
-            rng = stream(seed, "expert", index)
-            expert = self.experts[rng.choices(names, weights)[0]][1]()
-            expert.reset(rng)
-            opponent = opponents[index % len(opponents)]
-            episode = self.new_episode(opponent, derive_seed(seed, "trace", index))
-            while not episode.done:
-                view, messages = episode.view(), episode.messages()
-                word = view.legal_actions[expert.act(view)]
-                reply = f"{_REASONS[word][view.private]}\n{word}" if rationale else word
-                traces.append((messages, reply))
-                episode.step(reply)
-            index += 1
-        return traces[:num_decisions]
+        reason = (lambda view, word: _REASONS[word][view.private]) if rationale else None
+        return expert_traces(self, num_decisions, seed, reason=reason)
 
 
 def _situation(name: str) -> str:
