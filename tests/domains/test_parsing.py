@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sepo_jax.domains import Kuhn
-from sepo_jax.domains.parsing import last_line, parse_word
+from sepo_jax.domains.parsing import last_line, parse_numbers, parse_word
 
 WORDS_OF_KUHN = ("PASS", "BET", "FOLD", "CALL")
 LEGAL = [("PASS", "BET"), ("FOLD", "CALL")]
@@ -139,3 +139,159 @@ def test_every_unparsable_reply_is_counted():
 def test_last_line():
     assert last_line("a\nb\n \n") == "b"
     assert last_line(" \n") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5", 5),
+        ("I take my share.\n\n**5**\n  \n", 5),
+        ("My demand: 5.", 5),
+        ("demand=5", 5),
+        ("I demand 5 (a fair share).", 5),
+        ("_5_", 5),
+        ("Fine. `5`!", 5),
+        ("“5”", 5),
+        ("0", 0),
+        ("999999999", 999999999),
+        ("", None),
+        ("five", None),
+        ("5\nThat is fair.", None),
+        ("5 of 10", None),
+        ("5 5", None),
+        ("5 or six", None),
+        *((f"{sign}5", None) for sign in "+-\u2212\u2013\u2014\u2010\u2011±~≈<>≤≥$/.,^"),
+        *((f"- {number}", None) for number in ("5", "**5**", "(5)")),
+        ("-(5)", None),
+        ("-**5**", None),
+        ("minus 5", None),
+        ("negative 5", None),
+        ("more than 5", None),
+        ("5.5", None),
+        (".5", None),
+        ("5.x", None),
+        ("5/x", None),
+        ("5 / x", None),
+        ("5 - x", None),
+        ("5%", None),
+        ("5 percent", None),
+        ("5 and a half", None),
+        ("5 thousand", None),
+        ("05", None),
+        ("00", None),
+        ("1000000000", None),
+        ("9" * 5000, None),
+        ("5th", None),
+        ("x5", None),
+        ("x_5", None),
+        ("f(5)", None),
+        ("5_x", None),
+        ("not 5", None),
+        ("never 5", None),
+        ("I won't take 5", None),
+        ("I don´t take 5", None),
+        ("５", None),
+        ("٥", None),
+        ("5²", None),
+        ("5½", None),
+        ("5 五", None),
+        ("5\u0301", None),
+        ("5\ufe0f\u20e3", None),
+        ("\u200b5", None),
+        ("5\u200b", None),
+        ("1. Take everything", None),
+        ("1) Take everything", None),
+    ],
+)
+def test_one_number(text, expected):
+    assert parse_numbers(text, 1) == (None if expected is None else (expected,))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1 2 0", (1, 2, 0)),
+        ("1, 2, 0", (1, 2, 0)),
+        ("1,2,0", (1, 2, 0)),
+        ("[1, 2, 0]", (1, 2, 0)),
+        ("(1; 2; 0)", (1, 2, 0)),
+        ("I demand **[1, 2, 0]**.", (1, 2, 0)),
+        ("Demand: 12 3 40 items", (12, 3, 40)),
+        ("1 2", None),
+        ("1 2 0 3", None),
+        ("1 2 0 in round 3", None),
+        ("12 0", None),
+        ("1-2-0", None),
+        ("1 -2 0", None),
+        ("1/2/0", None),
+        ("1.2.0", None),
+        ("1, 2.5, 0", None),
+        ("1, 2, 0.5", None),
+        ("1 book, 2 hats, 0 balls", None),  # named items may come in another order
+        ("2 hats, 1 book, 0 balls", None),
+        ("1 or 2 0", None),
+        ("1,200, 3, 4", None),
+        ("[1, 2, 0] and [0, 2, 1]", None),
+        ("not [1, 2, 0]", None),
+        ("[-1, 2, 0]", None),
+        ("[1, 2, 00]", None),
+    ],
+)
+def test_three_numbers(text, expected):
+    assert parse_numbers(text, 3) == expected
+
+
+def test_a_comma_of_thousands_is_no_separator():
+    assert parse_numbers("1,200", 2) is None
+    assert parse_numbers("1, 200", 2) == (1, 200)
+    assert parse_numbers("1,20", 2) == (1, 20)
+
+
+def test_count_of_numbers():
+    with pytest.raises(ValueError, match="count must be at least 1, not 0"):
+        parse_numbers("5", 0)
+
+
+NUMBER_FRAGMENTS = [
+    *FRAGMENTS,
+    *"0123456789",
+    *("10", "[1, 2, 0]", "1, 2, 0", "-1", "+", "/", ".5", "%", "½", "٣", "５", "²", "or", "half"),
+]
+
+
+# The digits of the line, read by a rule of its own, are the numbers of the answer.
+def test_fuzzed_numbers():
+    rng = random.Random(22)
+    parsed = 0
+    for index in range(10000):
+        count = (1, 3)[index % 2]
+        glue = rng.choice(["", " ", " "])
+        text = glue.join(rng.choices(NUMBER_FRAGMENTS, k=rng.randrange(0, 7)))
+        numbers = parse_numbers(text, count)
+        if numbers is not None:
+            parsed += 1
+            line = [line for line in text.splitlines() if line.strip()][-1]
+            assert re.findall("[0-9]+", line) == [str(number) for number in numbers]
+            assert len(numbers) == count
+            assert not re.search(r"[-+/%½٣５²]\s*[0-9]|[0-9][-+/%½٣５²a-zA-Z]", line)
+    assert 200 < parsed < 5000
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.text(max_size=30),
+    st.lists(st.integers(0, 999), min_size=1, max_size=4),
+    st.sampled_from([" ", ", ", "; "]),
+    st.sampled_from(["{}", "[{}]", "({})", "**{}**", "{}.", "My answer: {}"]),
+)
+def test_numbers_alone_on_the_last_line_are_always_found(reasoning, numbers, glue, frame):
+    line = frame.format(glue.join(map(str, numbers)))
+    assert parse_numbers(f"{reasoning}\n{line}", len(numbers)) == tuple(numbers)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(max_size=40), st.integers(1, 4))
+def test_numbers_in_any_text(text, count):
+    numbers = parse_numbers(text, count)
+    if numbers is not None:
+        assert re.findall("[0-9]+", last_line(text)) == [str(number) for number in numbers]
