@@ -254,8 +254,25 @@ class RepeatedGame(ABC):
         """Index in `legal` of the move that the last non-empty line of `text` names, or None."""
 
 
+class ChanceRefused(ValueError):
+    """Something drew at random where its outcome must be certain."""
+
+
+class NoChance(random.Random):
+    """A random stream that refuses every draw."""
+
+    def random(self) -> float:
+        raise ChanceRefused("a draw from a stream without chance")
+
+    def getrandbits(self, count: int, /) -> int:
+        raise ChanceRefused("a draw from a stream without chance")
+
+
 class Strategy:
-    """An opponent or expert whose move is a function of its view: subclasses give `choose`.
+    """An opponent or expert whose move is a function of its view.
+
+    A subclass gives `choose` when its move is certain, `distribution` when it is random; then its
+    payoffs can be enumerated as well as sampled.
 
     Attributes:
       rng: the stream of the episode, set by `reset`.
@@ -282,5 +299,30 @@ class Strategy:
         return view.legal_actions.index(word)
 
     def choose(self, view: View) -> str:
-        """Word of the chosen move."""
-        raise NotImplementedError
+        """Word of the chosen move; without a subclass's own, drawn from `distribution`."""
+        if type(self).distribution is Strategy.distribution:
+            raise NotImplementedError(f"{self.name} gives neither choose nor distribution")
+        words, weights = zip(*self.distribution(view).items(), strict=True)
+        return self.rng.choices(words, weights)[0]
+
+    def distribution(self, view: View) -> dict[str, float]:
+        """Word of each move that may be chosen -> its probability.
+
+        Without a subclass's own, all of it is on what `choose` names.
+
+        Raises:
+          ChanceRefused: `choose` draws at random, so that it does not tell the probabilities.
+        """
+        kept = vars(self).pop("rng", None)
+        self.rng = NoChance()
+        try:
+            return {self.choose(view): 1.0}
+        except ChanceRefused:
+            raise ChanceRefused(
+                f"the moves of {self.name} are random and it gives no `distribution`, so nothing "
+                "can be enumerated against it"
+            ) from None
+        finally:
+            del self.rng
+            if kept is not None:
+                self.rng = kept
