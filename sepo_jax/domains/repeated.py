@@ -24,6 +24,7 @@ from sepo_jax.domains.base import (
     resolve_opponent,
     stream,
 )
+from sepo_jax.domains.parsing import parse_word
 from sepo_jax.domains.traces import expert_traces
 from sepo_jax.names import check_option
 
@@ -141,7 +142,7 @@ class RepeatedGame(ABC):
     """Base of repeated games with simultaneous moves (see `domains.base.Domain`).
 
     A game sets the class attributes, fills `pools` and `experts`, and implements the abstract
-    methods. It never changes after construction.
+    methods; the others may be overridden. It never changes after construction.
 
     Args:
       rounds: rounds of an episode; None for the game's own number.
@@ -241,17 +242,34 @@ class RepeatedGame(ABC):
     def rules(self) -> str:
         """The system message: rules, aim, and how to answer."""
 
-    @abstractmethod
     def describe(self, view: View) -> str:
-        """The user message: round, history, scores, what is known, and the question."""
+        """The user message: round, history, scores, what is known, and the question.
 
-    @abstractmethod
+        Rounds are shown by their moves and by the scores of both players over all of them. A game
+        that shows other things has an `observation` to match.
+        """
+        lines = [f"Round {view.round + 1} of {self.rounds}."]
+        if view.past:
+            own = sum(past.own_payoff for past in view.past)
+            other = sum(past.other_payoff for past in view.past)
+            lines += [
+                "Your moves: " + ", ".join(past.own or "none" for past in view.past) + ".",
+                "Opponent's moves: " + ", ".join(past.other for past in view.past) + ".",
+                f"Your score: {own:g}. Opponent's score: {other:g}.",
+            ]
+        lines += [known for known in (view.history, view.private) if known]
+        return "\n".join([*lines, f"Choose {_alternatives(view.legal_actions)}."])
+
     def reason(self, view: View, word: str) -> str:
         """One short line of reasoning that goes with a move."""
+        return f"I choose {word} in round {view.round + 1}."
 
-    @abstractmethod
     def parse(self, text: str, legal: Sequence[str]) -> int | None:
-        """Index in `legal` of the move that the last non-empty line of `text` names, or None."""
+        """Index in `legal` of the move that the last non-empty line of `text` names, or None.
+
+        Moves that are no single upper-case words need a parser of their own.
+        """
+        return parse_word(text, legal)
 
 
 class ChanceRefused(ValueError):
@@ -266,6 +284,11 @@ class NoChance(random.Random):
 
     def getrandbits(self, count: int, /) -> int:
         raise ChanceRefused("a draw from a stream without chance")
+
+
+def _alternatives(words: Sequence[str]) -> str:
+    """The words as a choice: "A", "A or B", "A, B or C"."""
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 class Strategy:
