@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sepo_jax.domains.base import Domain
+from sepo_jax.domains.joint import games_of
 from sepo_jax.names import check_option
 from sepo_jax.sandbox.archive import (
     archive_content,
@@ -192,9 +193,9 @@ class DomainEnvironment(BaseEnvironment):
     """The agent's seat in the episodes of a domain (`domains.base.Domain`).
 
     A task is {"opponent": a name, an object or a factory}, with further arguments of the domain's
-    `new_episode` beside it, such as "seat". Every turn asks seat 0 in a fresh context and pays it
-    its own payoff of the rounds that ended since the last one. The record at the end is
-    `Episode.record()`, which `domains.Played` reads.
+    `new_episode` beside it, such as "seat", or "game" for a domain of several (`domains.joint`).
+    Every turn asks seat 0 in a fresh context and pays it its own payoff of the rounds that ended
+    since the last one. The record at the end is `Episode.record()`, which `domains.Played` reads.
 
     Snapshots hold the episode and name the domain: one with other settings refuses them.
     """
@@ -214,8 +215,9 @@ class DomainEnvironment(BaseEnvironment):
         return set(inspect.signature(self.domain.new_episode).parameters) - {"seed"}
 
     def shared(self) -> Mapping[str, Any]:
-        """The domain, which never changes."""
-        return {"domain": self.domain}
+        """The domain and, where it is of several games, theirs; none of them ever changes."""
+        games = {f"game {name}": game for name, game in games_of(self.domain).items()}
+        return {"domain": self.domain, **games} if len(games) > 1 else {"domain": self.domain}
 
     def start(self, task: Mapping[str, Any], seed: int) -> Turn:
         """Begins an episode; ValueError for what the domain does not take."""
