@@ -24,10 +24,14 @@ c and x are rates and are not rescaled. How the penalties reach the policy is th
                      exploiter  -lambda_e s d - lambda_x ext  where the mean of d over this
                                 opponent's episodes is > 0, else -lambda_x ext: max(0, .) is flat
                      collusive  -lambda_c harmful
+
+Two other objectives are the paper's baselines: "reward_only" is s u, and "welfare_only" is
+s (own + opponent) / 2 against the train pool: the paper names it without a formula, and the half
+keeps it on the scale of the others.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,6 +39,7 @@ from sepo_jax.names import check_option
 from sepo_jax.sepo.episodes import COLLUSIVE, EXPLOITER, TRAIN, EpisodeArrays
 
 CREDITS = ("shared", "per_rollout", "credited")
+OBJECTIVES = ("sepo", "reward_only", "welfare_only")
 # Rewards of "shared" lie on this grid: exact in float32 up to 1024, so that the shared penalty
 # leaves the differences within a group untouched to the last bit.
 SHARED_GRID = 2.0**-14
@@ -63,6 +68,11 @@ class SepoWeights:
                 raise ValueError(f"weight {name} must be finite and >= 0, not {value}")
 
 
+def without_penalties(weights: SepoWeights) -> SepoWeights:
+    """Weights of an objective that knows no penalties but that of unparsable replies."""
+    return SepoWeights(0.0, 0.0, 0.0, weights.invalid_penalty)
+
+
 def payoff_scale(max_payoff: float) -> float:
     """s = 3 / max_payoff: brings payoffs to the scale of the iterated prisoner's dilemma."""
     if not (np.isfinite(max_payoff) and max_payoff > 0):
@@ -78,6 +88,8 @@ def assign_rewards(
     *,
     balance: bool = False,
     known_gaps: Mapping[str, float] | None = None,
+    pooled: bool = False,
+    objective: str = "sepo",
 ) -> np.ndarray:
     """Reward of every round of every episode.
 
@@ -98,6 +110,10 @@ def assign_rewards(
         instead of the sample mean. Near an equilibrium sample means change sign by chance and
         would switch the penalty off half of the time; an exact best response has the policy's
         NashConv here, which is never negative.
+      pooled: clamp the mean over the episodes of all exploiters at once, in place of each
+        opponent's own (the authors' older code): what the agent wins from one exploiter then
+        hides what it loses to another.
+      objective: "sepo"; "reward_only" and "welfare_only" know no penalties (see the module).
 
     Returns:
       float64 [E, R]; 0 in rounds not played and, except in "credited", in auxiliary episodes,
@@ -105,23 +121,28 @@ def assign_rewards(
       "per_rollout" whose auxiliary episodes of one opponent are all missing.
 
     Raises:
-      ValueError: unknown credit; a weighted penalty without episodes to measure it;
+      ValueError: unknown credit or objective; a weighted penalty without episodes to measure it;
         "per_rollout" without groups, or with a rollout that was given no such episodes at all;
         a known gap that is not finite or is of no exploiter.
     """
     check_option("credit", credit, CREDITS)
+    check_option("objective", objective, OBJECTIVES)
     if (balance or known_gaps) and credit != "credited":
         raise ValueError(
             f"balance and known_gaps apply to credit 'credited' only, not to {credit!r}"
         )
+    if objective != "sepo":
+        weights = without_penalties(weights)
+    if objective == "welfare_only":
+        arrays = replace(arrays, own=(arrays.own + arrays.opponent) / 2)
     _check_measurable(arrays, weights)
     if credit == "credited":
-        rewards = _credited(arrays, weights, scale, balance, known_gaps or {})
+        rewards = _credited(arrays, weights, scale, balance, known_gaps or {}, pooled)
     elif credit == "per_rollout":
-        penalty = _rollout_penalties(arrays, weights, scale)
+        penalty = _rollout_penalties(arrays, weights, scale, pooled)
         rewards = scale * arrays.own - penalty[:, None]
     else:
-        penalty = _shared_penalty(arrays, weights, scale)
+        penalty = _shared_penalty(arrays, weights, scale, pooled)
         rewards = _on_grid(scale * arrays.own) - _on_grid(penalty)
     rewards = rewards - weights.invalid_penalty * arrays.invalid
     trained = trained_episodes(arrays, credit)
@@ -134,12 +155,15 @@ def trained_episodes(arrays: EpisodeArrays, credit: str) -> np.ndarray:
     return arrays.present if credit == "credited" else arrays.members(TRAIN)
 
 
-def objective_terms(arrays: EpisodeArrays, weight: np.ndarray | None = None) -> dict:
+def objective_terms(
+    arrays: EpisodeArrays, weight: np.ndarray | None = None, *, pooled: bool = False
+) -> dict:
     """u, e, c, x of the module's docstring; a term whose pool has no episodes is left out.
 
     Args:
       arrays: episodes.
       weight: weights [..., E] that replace `arrays.weight`, for resampling.
+      pooled: e is max(0, mean over the episodes of all exploiters), see `assign_rewards`.
 
     Returns:
       "utility", "exploit_pool_advantage", "exploit_pool_advantage/<opponent>" (the unclamped mean
@@ -154,12 +178,16 @@ def objective_terms(arrays: EpisodeArrays, weight: np.ndarray | None = None) -> 
             terms[name] = _weighted_mean(weight[..., members], arrays.episode_mean(values)[members])
 
     average("utility", arrays.members(TRAIN), arrays.own)
+    gap = arrays.opponent - arrays.own
     gaps = []
     for opponent in np.unique(arrays.opponent_id[arrays.members(EXPLOITER)]):
         members = arrays.present & (arrays.opponent_id == opponent)
         name = f"exploit_pool_advantage/{arrays.name_of(opponent).removeprefix('exploiter/')}"
-        average(name, members, arrays.opponent - arrays.own)
+        average(name, members, gap)
         gaps.append(terms[name])
+    if gaps and pooled:
+        average("exploit_pool_advantage", arrays.members(EXPLOITER), gap)
+        gaps = [terms["exploit_pool_advantage"]]
     if gaps:
         terms["exploit_pool_advantage"] = np.mean([np.maximum(gap, 0.0) for gap in gaps], axis=0)
     average("collusion", arrays.members(COLLUSIVE), arrays.harmful)
@@ -211,8 +239,10 @@ def _on_grid(values):
     return np.round(np.asarray(values) / SHARED_GRID) * SHARED_GRID
 
 
-def _shared_penalty(arrays: EpisodeArrays, weights: SepoWeights, scale: float) -> float:
-    terms = objective_terms(arrays)
+def _shared_penalty(
+    arrays: EpisodeArrays, weights: SepoWeights, scale: float, pooled: bool
+) -> float:
+    terms = objective_terms(arrays, pooled=pooled)
     return (
         weights.exploitability * scale * terms.get("exploit_pool_advantage", 0.0)
         + weights.collusion * terms.get("collusion", 0.0)
@@ -220,7 +250,7 @@ def _shared_penalty(arrays: EpisodeArrays, weights: SepoWeights, scale: float) -
     )
 
 
-def _credited(arrays: EpisodeArrays, weights: SepoWeights, scale, balance, known_gaps):
+def _credited(arrays: EpisodeArrays, weights: SepoWeights, scale, balance, known_gaps, pooled):
     weight = np.where(arrays.present, arrays.weight, 0.0)
 
     def share(members, count=1):
@@ -238,11 +268,22 @@ def _credited(arrays: EpisodeArrays, weights: SepoWeights, scale, balance, known
         check_option("exploiter of known_gaps", name, names)
         if not np.isfinite(known):
             raise ValueError(f"known gap of {name} must be finite, not {known}")
-    for opponent in exploiters:
-        members = arrays.present & (arrays.opponent_id == opponent)
-        sampled = _weighted_mean(weight[members], arrays.episode_mean(gap)[members])
-        if known_gaps.get(arrays.name_of(opponent), sampled) > 0:
-            factor = share(members, len(exploiters)) * weights.exploitability * scale
+
+    def clamp_open(opponents):
+        """Whether the mean gap over the episodes of these opponents is positive."""
+        total = 0.0
+        for opponent in opponents:
+            members = arrays.present & (arrays.opponent_id == opponent)
+            sampled = _weighted_mean(weight[members], arrays.episode_mean(gap)[members])
+            size = weight[members].sum()
+            total += size * known_gaps.get(arrays.name_of(opponent), sampled)
+        return total > 0
+
+    parts = [exploiters] if pooled and exploiters.size else exploiters[:, None]
+    for opponents in parts:
+        if clamp_open(opponents):
+            members = arrays.present & np.isin(arrays.opponent_id, opponents)
+            factor = share(members, len(parts)) * weights.exploitability * scale
             rewards -= factor * gap * members[:, None]
     both = arrays.members(TRAIN, EXPLOITER)
     rewards -= share(both) * weights.externality * arrays.externality * both[:, None]
@@ -251,7 +292,9 @@ def _credited(arrays: EpisodeArrays, weights: SepoWeights, scale, balance, known
     return rewards
 
 
-def _rollout_penalties(arrays: EpisodeArrays, weights: SepoWeights, scale: float) -> np.ndarray:
+def _rollout_penalties(
+    arrays: EpisodeArrays, weights: SepoWeights, scale: float, pooled: bool
+) -> np.ndarray:
     """P of each episode's rollout, [E]."""
     if arrays.group is None:
         raise ValueError("credit 'per_rollout' needs `group`: the train rollout of each episode")
@@ -272,12 +315,18 @@ def _rollout_penalties(arrays: EpisodeArrays, weights: SepoWeights, scale: float
 
     penalty = np.zeros(len(rollouts))
     if weights.exploitability:
-        exploiters = np.unique(arrays.opponent_id[arrays.pool == EXPLOITER])
-        gap = arrays.opponent - arrays.own
-        for opponent in exploiters:
-            what = f"exploitability against {arrays.name_of(opponent)}"
-            mean_gap = by_rollout(arrays.opponent_id == opponent, gap, what)
-            share = weights.exploitability * scale / len(exploiters)
+        exploiters = arrays.pool == EXPLOITER
+        listed = (
+            {"exploitability": exploiters}
+            if pooled
+            else {
+                f"exploitability against {arrays.name_of(opponent)}": arrays.opponent_id == opponent
+                for opponent in np.unique(arrays.opponent_id[exploiters])
+            }
+        )
+        for what, members in listed.items():
+            mean_gap = by_rollout(members, arrays.opponent - arrays.own, what)
+            share = weights.exploitability * scale / len(listed)
             penalty += share * np.maximum(mean_gap, 0.0)
     if weights.collusion:
         listed = arrays.pool == COLLUSIVE
