@@ -342,18 +342,18 @@ class Kuhn:
     def expert_traces(
         self, num_decisions: int, seed: int, *, rationale: bool = False
     ) -> list[tuple[list[Message], str]]:
-        """Expert decisions for supervised fine-tuning.
-
-        Each episode draws one expert by the weights of `experts` and meets the opponents of all
-        pools in turn.
+        """Expert decisions for supervised fine-tuning; see `domains.traces.expert_traces`.
 
         Args:
           num_decisions: number of (messages, reply) pairs returned.
           seed: fixes everything.
           rationale: put one short line of reasoning before the action word.
         """
-        reason = (lambda view, word: _REASONS[word][view.private]) if rationale else None
-        return expert_traces(self, num_decisions, seed, reason=reason)
+        return expert_traces(self, num_decisions, seed, reason=self.reason if rationale else None)
+
+    def reason(self, view: View, word: str) -> str:
+        """One short line of reasoning that goes with an action."""
+        return _REASONS[word][view.private]
 
 
 def _situation(name: str) -> str:
