@@ -1,7 +1,9 @@
-"""Errors for options that do not exist: what was given, what is allowed, and the nearest."""
+"""Names of options and of objects; an error says what was given, what is allowed, what is near."""
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
@@ -31,3 +33,23 @@ def check_option(kind: str, name: str, allowed: Iterable[str]) -> str:
     if name not in options:
         raise unknown(kind, name, options)
     return name
+
+
+def imported(kind: str, name: str, example: str) -> Any:
+    """The object that `name` gives as "module:object".
+
+    Args:
+      kind: of option, for errors.
+      name: such as "my_module:MyClass"; the module is searched on the Python path.
+      example: how such a name looks, for errors.
+
+    Raises:
+      ValueError: no such module or object, with what the import said.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f'{kind}={name!r} must be "{example}" with names from the Python path ({error})'
+        ) from error

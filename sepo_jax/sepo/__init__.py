@@ -19,18 +19,21 @@ from sepo_jax.sepo.exploiter import best_response_opponent
 from sepo_jax.sepo.metrics import Estimate, action_rates, card_rates, evaluate
 from sepo_jax.sepo.reward import (
     CREDITS,
+    OBJECTIVES,
     SepoWeights,
     assign_rewards,
     objective_terms,
     objective_value,
     payoff_scale,
     trained_episodes,
+    without_penalties,
 )
 
 __all__ = [
     "COLLUSIVE",
     "CREDITS",
     "EXPLOITER",
+    "OBJECTIVES",
     "TRAIN",
     "EpisodeArrays",
     "Estimate",
@@ -46,4 +49,5 @@ __all__ = [
     "objective_value",
     "payoff_scale",
     "trained_episodes",
+    "without_penalties",
 ]

@@ -4,7 +4,7 @@ import dataclasses
 
 from .sepo_stage import SepoStage
 from .settings import Settings
-from .setup import game_of, make_domain
+from .setup import make_domain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +53,13 @@ def default_sizes(
     groups = settings.sft.batch_size
     if settings.sepo.steps:
         domain = make_domain(settings.domain)
-        pools = SepoStage(settings, None, domain, game_of(domain)).pools
-        trained = pools if settings.sepo.credit == "credited" else ("train",)
-        opponents = sum(len(pools[name]) for name in trained)
+        credited = settings.sepo.credit == "credited"
+        opponents = sum(
+            len(names)
+            for pools in SepoStage(settings, None, domain).plan.pools
+            for pool, names in pools.items()
+            if credited or pool == "train"
+        )
         groups = opponents * settings.sepo.groups_per_opponent
         replies = settings.sepo.rollouts_per_group
     row_length = rollout.row_length if row_length is None else row_length

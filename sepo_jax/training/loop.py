@@ -8,7 +8,6 @@ equal on all, and process 0 alone writes.
 
 import contextlib
 import dataclasses
-import importlib
 import logging
 import sys
 from pathlib import Path
@@ -20,7 +19,7 @@ from tqdm import tqdm
 
 from ..algorithms import ALGORITHMS, Algorithm, get_algorithm
 from ..evaluation import write_report
-from ..names import check_option
+from ..names import check_option, imported
 from ..objective import make_objective
 from ..policy import MODELS, Policy, save_hf, save_peft
 from ..policy.lora import concatenate, detach, merge
@@ -41,7 +40,7 @@ from .parallel import Parallel
 from .run_directory import RunDirectory, UnwrittenRunDirectory, nonfinite
 from .sepo_stage import SepoStage
 from .settings import Settings, read_settings, to_dict
-from .setup import game_of, make_domain, make_policy, make_pool
+from .setup import make_domain, make_policy, make_pool
 from .stages import SftStage
 from .trainable import begin_stage, join, reference_part, split
 from .update import as_objective, init_state, make_optimizer, make_update
@@ -186,7 +185,7 @@ def _prepare(
     if settings.sft.steps:
         stages.append((SftStage(settings, policy, domain), settings.sft, get_algorithm("sft")))
     if settings.sepo.steps:
-        stage = SepoStage(settings, policy, domain, game_of(domain), environments, progress)
+        stage = SepoStage(settings, policy, domain, environments, progress)
         stages.append((stage, settings.sepo, chosen))
     return _Prepared(domain, environments, policy, params, parallel, stages)
 
@@ -201,14 +200,7 @@ def _open_directory(path, settings, resume: bool, allow_change: tuple[str, ...])
 
 def _choose_objective(settings: Settings, objective: Any) -> Any:
     if objective is None and settings.objective:
-        module, _, name = settings.objective.partition(":")
-        try:
-            objective = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(
-                f"objective={settings.objective!r} must name a function as "
-                f'"my_module:my_function" on the Python path ({error})'
-            ) from error
+        objective = imported("objective", settings.objective, "my_module:my_function")
     if objective is None:
         return configured_algorithm(settings)
     return objective

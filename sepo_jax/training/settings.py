@@ -44,14 +44,21 @@ class PolicySettings:
 
 @dataclasses.dataclass(frozen=True)
 class DomainSettings:
-    """The task and its rules; every field beside `name` is handed to the domain."""
+    """The task and its rules.
+
+    `name` is one of `training.setup.DOMAINS`, or an own class as "my_module:MyClass". With `games`,
+    two names or more, one policy is trained on all of them, and `name` is a label. The fields below
+    `invalid_penalty` are handed to each domain that takes them.
+    """
 
     name: str = "kuhn"
+    games: tuple = ()
+    invalid_penalty: float = 1.0  # subtracted from the reward for each unparsable reply
     hands: int = 1
     faithful: bool = False
     on_invalid: str = "fallback"
-    invalid_penalty: float = 1.0  # subtracted from the reward for each unparsable reply
     collusion: str = "none"
+    rounds: int = 0  # of a match; 0 = the game's own number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +79,8 @@ class SepoSettings:
     """The reward of SEPO and what is played to measure it. `steps = 0` leaves the stage out.
 
     An empty pool tuple stands for all opponents that the domain names in that pool; "best_response"
-    among the exploiters is the exact best response to the policy, computed anew at every step.
+    among the exploiters is the exact best response to the policy, computed anew at every step. In a
+    run over several games each takes the names that it has, and one without any plays all of its.
     """
 
     steps: int = 100
@@ -82,15 +90,28 @@ class SepoSettings:
     exploitability_weight: float = 1.5
     collusion_weight: float = 0.0
     externality_weight: float = 0.0
+    # Game -> its own (exploitability, collusion, externality) in place of the three weights.
+    game_weights: Mapping = dataclasses.field(default_factory=dict)
+    # "sepo", or a baseline without penalties: "reward_only", "welfare_only" (see `sepo.reward`).
+    objective: str = "sepo"
+    # Clamp the mean over all exploiters in place of each one's own; evaluation always does each.
+    pooled_exploiters: bool = False
     credit: str = "credited"
     train_pool: tuple = ()
     exploiter_pool: tuple = ("best_response",)
     collusive_pool: tuple = ()
     groups_per_opponent: int = 12  # initial states dealt to each opponent a step
     rollouts_per_group: int = 8  # episodes that share one initial state
-    # What is compared: decisions at the same "prompt", whole episodes from the same "deal", or all
-    # episodes against the same "opponent"; always within one opponent.
+    # Episodes that measure penalties, for each opponent of the exploiter and collusive pools: of
+    # each train episode ("per_rollout"), or times those of a train opponent ("shared").
+    exploiter_episodes: int = 1
+    # What is compared: decisions at the same "prompt", decisions of the same "round" (the first,
+    # the second, ... of their episodes), whole episodes from the same "deal", or all episodes
+    # against the same "opponent"; always within one opponent.
     group_by: str = "prompt"
+    # What a decision earns, where decisions are compared: the rewards of its round and of all
+    # later ones, "to_go", or of its round alone, "immediate" (the paper's).
+    returns: str = "to_go"
     # How often a step plays episodes anew, with fresh samples, all of whose decisions are compared
     # within groups of equal returns: nothing is learned from those. The step then trains on what
     # there is; where no group at all has a spread, the run stops. 0: never anew, and no stop.
@@ -176,6 +197,8 @@ class EvaluationSettings:
 
     every: int = 10
     match_episodes: int = 200  # episodes against each opponent of each pool
+    # (exploitability, collusion, externality) of the safety score; empty = those of training.
+    weights: tuple = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,6 +249,7 @@ LEAST = {
     "sft.num_decisions": 2,
     "sepo.groups_per_opponent": 1,
     "sepo.rollouts_per_group": 1,
+    "sepo.exploiter_episodes": 1,
     "optimizer.max_gradient_norm": 1e-30,
     "optimizer.micro_batches": 1,
     "optimizer.updates_per_batch": 1,

@@ -3,15 +3,16 @@ tokenizer."""
 
 import contextlib
 import dataclasses
+import inspect
 from typing import Any
 
 import chex
 import jax
 
-from ..domains import Kuhn
+from ..domains.joint import JointDomain
 from ..evaluation.matches import GAMES
 from ..games import TreeGame
-from ..names import check_option
+from ..names import check_option, imported
 from ..policy import ModelConfig, Policy, Sampling, load, train_tokenizer
 from ..policy.config import LoraConfig
 from ..policy.formats.hugging_face import read_config
@@ -25,7 +26,16 @@ from ..sandbox.protocol import Pool
 from ..sandbox.ray_pool import RayPool
 from .settings import DomainSettings, PolicySettings, SandboxSettings, Settings
 
-DOMAINS = {"kuhn": Kuhn}
+DOMAINS = {
+    "kuhn": "sepo_jax.domains.kuhn:Kuhn",
+    "ipd": "sepo_jax.domains.ipd:IteratedPrisonersDilemma",
+    "auction": "sepo_jax.domains.auction:RepeatedAuction",
+    "negotiation_v1": "sepo_jax.domains.negotiation_v1:SplitBargaining",
+    "negotiation_v2": "sepo_jax.domains.negotiation_v2:ItemNegotiation",
+}
+_OWN_DOMAIN = "my_module:MyClass"
+_DOMAIN_PARTS = ("name", "max_payoff", "pools", "experts", "new_episode", "expert_traces")
+_NOT_OPTIONS = ("name", "games", "invalid_penalty")  # fields of the config that no domain takes
 BACKENDS = ("in_process", "processes", "ray")
 _TOKENIZER_EXAMPLES = 400
 _FRESH = (
@@ -40,16 +50,47 @@ _MAX_POSITIONS = 4096
 
 
 def make_domain(settings: DomainSettings) -> Any:
-    """The domain that the config names.
+    """The domain that the config names, a `JointDomain` where it names several games.
 
     Raises:
-      ValueError: an unknown name or option, with the nearest.
+      ValueError: an unknown name with the nearest, a class that is no domain, fewer than two games,
+        or an option that none of the domains takes.
     """
-    check_option("domain", settings.name, DOMAINS)
-    options = dataclasses.asdict(settings)
-    for name in ("name", "invalid_penalty"):
-        options.pop(name)
-    return DOMAINS[settings.name](**options)
+    classes = [_domain_class(name) for name in settings.games or (settings.name,)]
+    taken = [inspect.signature(each).parameters for each in classes]
+    options = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in _NOT_OPTIONS:
+            continue
+        if value != field.default and not any(field.name in names for names in taken):
+            listed = sorted({name for names in taken for name in names})
+            raise ValueError(
+                f"domain.{field.name}={value!r} is no option of "
+                f"{', '.join(settings.games or (settings.name,))}, which takes "
+                f"{', '.join(listed)}; leave it at {field.default!r}"
+            )
+        if field.name != "rounds" or value:
+            options[field.name] = value
+    domains = [
+        each(**{name: value for name, value in options.items() if name in names})
+        for each, names in zip(classes, taken, strict=True)
+    ]
+    for domain in domains:
+        missing = [part for part in _DOMAIN_PARTS if not hasattr(domain, part)]
+        if missing:
+            raise ValueError(
+                f"{type(domain).__name__} is no domain: it lacks {', '.join(missing)} (see "
+                "sepo_jax.domains.base.Domain)"
+            )
+    return JointDomain(domains, settings.name) if settings.games else domains[0]
+
+
+def _domain_class(name: str) -> Any:
+    """A class by its name in `DOMAINS`, or as "my_module:MyClass"."""
+    if ":" not in name:
+        check_option("domain", name, [*DOMAINS, _OWN_DOMAIN])
+    return imported("domain.name", DOMAINS.get(name, name), _OWN_DOMAIN)
 
 
 def game_of(domain: Any) -> TreeGame | None:

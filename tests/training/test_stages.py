@@ -10,13 +10,12 @@ from sepo_jax.sandbox.episodes import Action, EpisodeResult
 from sepo_jax.sandbox.protocol import Failure, TooManyFailures
 from sepo_jax.training import sepo_stage
 from sepo_jax.training.batches import BatchMaker
-from sepo_jax.training.sepo_stage import (
-    NoSpreadError,
-    SepoStage,
+from sepo_jax.training.decisions import (
     reward_decisions,
-    samples_of_prompts,
+    samples_of_decisions,
     spread_of_groups,
 )
+from sepo_jax.training.sepo_stage import NoSpreadError, SepoStage
 from sepo_jax.training.settings import read_settings
 from sepo_jax.training.setup import make_domain, make_policy
 from sepo_jax.training.stages import SftStage, supervised_forest
@@ -50,7 +49,7 @@ def test_a_rounds_reward_lies_on_its_last_decision():
 def test_a_sample_of_a_prompt_earns_what_came_after_it():
     forest, episodes = two_episodes()
     rewarded = reward_decisions(forest, episodes, np.array([[1.0, 2.0], [5.0, 0.0]]))
-    samples = samples_of_prompts(rewarded).validate()
+    samples = samples_of_decisions(rewarded, episodes).validate()
     np.testing.assert_array_equal(samples.reward, [0, 0, 0, 3.0, 3.0, 2.0, 5.0])
     assert len(set(samples.episode[samples.is_action])) == 4
     # Decisions at the same prompt are compared, others are not.
@@ -86,11 +85,9 @@ def test_every_pass_over_the_data_is_a_permutation(made):
 @pytest.mark.parametrize("credit", ["credited", "per_rollout", "shared"])
 def test_episodes_of_a_step(made, small_config, credit):
     _, domain, policy, params = made
-    from sepo_jax.games import KUHN
-
     small_config["sepo"]["credit"] = credit
-    stage = SepoStage(read_settings(small_config), policy, domain, KUHN)
-    plan = stage._plan(0, params)
+    stage = SepoStage(read_settings(small_config), policy, domain)
+    plan = stage.seats(0, params)
     pools = [seat.pool for seat in plan]
     assert pools.count("train") == 3 * 2 * 2
     assert pools.count("exploiter") == (12 if credit == "per_rollout" else 4)
@@ -104,7 +101,7 @@ def test_episodes_of_a_step(made, small_config, credit):
     assert decisions >= (16 if credit == "credited" else 12)
     assert np.isfinite(data.metrics["safety"])
     # Another step deals other hands.
-    later = stage._plan(1, params)
+    later = stage.seats(1, params)
     assert [s.request.seed for s in plan] != [s.request.seed for s in later]
     # No two episodes of a step draw the same samples.
     keys = [(s.request.group, s.request.member) for s in plan]
@@ -153,7 +150,7 @@ def test_a_step_trains_on_what_its_sandboxes_left(
 ):
     _, domain, policy, params = made
     small_config["sepo"] |= {"credit": credit, "exploiter_pool": ("AlwaysBet", "MaxExploiter")}
-    stage = SepoStage(read_settings(small_config), policy, domain, None)
+    stage = SepoStage(read_settings(small_config), policy, domain)
     scripted(monkeypatch, lambda request: "PASS")
     assert stage.data(0, params).metrics["failed_rollouts"] == 0
     calls = scripted(monkeypatch, lambda request: "PASS", lost=(1, 4, 5))
@@ -202,8 +199,8 @@ def test_episodes_that_teach_nothing_are_played_anew(made, small_config, monkeyp
         "max_resample": 3, "group_by": "deal", "rollouts_per_group": 2,
         "exploiter_pool": ("AlwaysBet",),
     }  # fmt: skip
-    stage = SepoStage(read_settings(small_config), policy, domain, None)
-    count = len(stage._plan(0, params))
+    stage = SepoStage(read_settings(small_config), policy, domain)
+    count = len(stage.seats(0, params))
 
     def late(request):  # legal, but for one of two in the second replay
         return "hmm" if request.member >= 5 else ""
@@ -226,10 +223,10 @@ def test_a_step_without_any_spread_ends_the_run_after_bounded_replays(
     _, domain, policy, params = made
     small_config["sepo"] |= {"group_by": "deal", "exploiter_pool": ("AlwaysBet",)}
     calls = scripted(monkeypatch, lambda request: "hmm")
-    stage = SepoStage(read_settings(small_config), policy, domain, None)
+    stage = SepoStage(read_settings(small_config), policy, domain)
     assert "resampled_rollouts" not in stage.data(0, params).metrics and len(calls) == 1
     small_config["sepo"]["max_resample"] = 3
-    stage = SepoStage(read_settings(small_config), policy, domain, None)
+    stage = SepoStage(read_settings(small_config), policy, domain)
     with pytest.raises(
         NoSpreadError, match=r"step 1 .* 8 of 8 groups .* after 3 replays.*opponents"
     ):
