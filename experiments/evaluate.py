@@ -1,7 +1,8 @@
-"""Judges a policy: exact NashConv, illegal mass, match play against every pool.
+"""Judges a policy: match play against every pool, and where the game is compiled exact NashConv.
 
 python experiments/evaluate.py --run=runs/sepo_kuhn_seed0          # also writes evaluation.json
 python experiments/evaluate.py --policy=<Hugging Face directory>   # Kuhn poker, single hands
+python experiments/evaluate.py --policy=<directory> --games=ipd,auction
 """
 
 import dataclasses
@@ -14,14 +15,15 @@ from absl import flags
 from sepo_jax.evaluation import evaluate_policy, write_report
 from sepo_jax.evaluation.complete import render_text
 from sepo_jax.policy import Sampling, load
-from sepo_jax.sepo import SepoWeights
 from sepo_jax.training.command_line import run_main
 from sepo_jax.training.run_directory import RunDirectory
-from sepo_jax.training.settings import Settings, read_settings
-from sepo_jax.training.setup import engine_options, game_of, make_domain, make_pool
+from sepo_jax.training.settings import DomainSettings, Settings, read_settings
+from sepo_jax.training.setup import engine_options, make_domain, make_pool
+from sepo_jax.training.tasks import make_tasks
 
 RUN = flags.DEFINE_string("run", "", "directory of a finished run")
 POLICY = flags.DEFINE_string("policy", "", "Hugging Face directory of a policy, instead of a run")
+GAMES = flags.DEFINE_list("games", ["kuhn"], "games that a --policy plays; a run has its own")
 EPISODES = flags.DEFINE_integer("episodes", 200, "episodes against each opponent", lower_bound=2)
 SEED = flags.DEFINE_integer("seed", 0, "seed of deals, opponents and samples", lower_bound=0)
 TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "of the sampler and of the exact table")
@@ -39,7 +41,9 @@ def find_policy() -> tuple[Path, Settings]:
     if bool(RUN.value) == bool(POLICY.value):
         raise ValueError("give either --run=runs/<name> or --policy=<Hugging Face directory>")
     if POLICY.value:
-        return Path(POLICY.value), Settings()
+        games = tuple(GAMES.value)
+        chosen = {"games": games} if len(games) > 1 else {"name": games[0] if games else ""}
+        return Path(POLICY.value), Settings(domain=DomainSettings(**chosen))
     run = Path(RUN.value)
     if not (run / "config.json").is_file():
         raise FileNotFoundError(f"{run} is no run directory: it has no config.json")
@@ -59,30 +63,34 @@ def main() -> None:
     """Evaluates, prints, and for a run writes evaluation.json and the report again."""
     directory, settings = find_policy()
     policy, params = load(directory)
-    domain, sepo = make_domain(settings.domain), settings.sepo
+    domain = make_domain(settings.domain)
     options = engine_options(settings, Sampling(temperature=TEMPERATURE.value))
+    options = dataclasses.replace(
+        options, slots=SLOTS.value, devices=min(options.devices, jax.local_device_count())
+    )
+    records = {}
     with make_pool(settings.sandbox, domain) as environments:
-        record = evaluate_policy(
-            policy,
-            params,
-            domain,
-            game_of(domain),
-            episodes=EPISODES.value,
-            seed=SEED.value,
-            weights=SepoWeights(
-                sepo.exploitability_weight, sepo.collusion_weight, sepo.externality_weight
-            ),
-            options=dataclasses.replace(
-                options, slots=SLOTS.value, devices=min(options.devices, jax.local_device_count())
-            ),
-            environments=environments,
-            progress=True,
-        )
-    print(render_text(record))
+        for task in make_tasks(settings, domain):
+            records[task.name] = evaluate_policy(
+                policy,
+                params,
+                task.domain,
+                task.game,
+                episodes=EPISODES.value,
+                seed=SEED.value,
+                weights=task.judged,
+                options=options,
+                environments=environments,
+                label=task.label,
+                progress=True,
+            )
+            heading = f"{task.name}\n" if task.label else ""
+            print(f"{heading}{render_text(records[task.name])}\n")
+    record = {"games": records} if len(records) > 1 else records[task.name]
     if RUN.value:
         run = RunDirectory(RUN.value)
         run.write_json("evaluation.json", record)
-        print(f"\nwritten: {run.path / 'evaluation.json'}, {write_report(run.path)}")
+        print(f"written: {run.path / 'evaluation.json'}, {write_report(run.path)}")
 
 
 if __name__ == "__main__":

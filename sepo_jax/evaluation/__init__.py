@@ -1,7 +1,8 @@
 """Judging a policy: exact exploitability, match play, intervals, report pages.
 
 - `policy_table`: a language policy's exact action table, and the exact NashConv of it.
-- `matches`: play through text against pools, and against the exact best response.
+- `matches`: play through text against pools, and against the exact best response; `match_rows` is
+  what it comes to, and `scripted` the same of uniform play and of experts.
 - `complete`: all of these for one policy, as evaluation.json holds them.
 - `statistics`: means with normal and bootstrap intervals.
 - `nash_family`: the equilibria of Kuhn poker, and a table's distance from them.
@@ -10,7 +11,8 @@
 """
 
 from .complete import evaluate_policy
-from .matches import Matches, MatchRow, SampledNashConv, match_play, play_matches, sampled_nash_conv
+from .match_rows import Matches, MatchRow
+from .matches import SampledNashConv, match_play, play_matches, sampled_nash_conv
 from .nash_family import compare_to_kuhn_family
 from .policy_table import (
     ExactNashConv,
@@ -23,6 +25,7 @@ from .policy_table import (
 )
 from .report import write_report
 from .run_data import RunData, read_run
+from .scripted import scripted_baselines, scripted_play
 from .statistics import Interval, bootstrap_interval, normal_interval
 
 __all__ = [
@@ -45,6 +48,8 @@ __all__ = [
     "policy_table",
     "read_run",
     "sampled_nash_conv",
+    "scripted_baselines",
+    "scripted_play",
     "table_from_named",
     "write_report",
 ]

@@ -1,6 +1,6 @@
 """Everything that is measured of a policy, as one JSON-able record and as text for a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import chex
@@ -11,9 +11,11 @@ from ..policy import Policy
 from ..rollout import EngineOptions
 from ..sandbox.protocol import Pool
 from ..sepo import SepoWeights
+from .match_rows import NO_LABEL
 from .matches import DEFAULT_OPTIONS, DEFAULT_WEIGHTS, match_play, sampled_nash_conv
 from .measures import describe
 from .policy_table import exact_nash_conv, nash_conv_of_table
+from .scripted import scripted_baselines
 from .statistics import Interval
 
 
@@ -28,6 +30,7 @@ def evaluate_policy(
     weights: SepoWeights = DEFAULT_WEIGHTS,
     options: EngineOptions = DEFAULT_OPTIONS,
     environments: Pool | None = None,
+    label: Mapping[str, str] = NO_LABEL,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Exact values, match play and the sampled NashConv of one policy.
@@ -38,12 +41,13 @@ def evaluate_policy(
       game: the compiled game with the domain's rules; None leaves the exact values out.
       episodes: episodes against each opponent (rounded up as in `match_play`); ten times as
         many hands for the sampled NashConv.
-      seed, weights, options, environments, progress: as in `matches.match_play`.
+      seed, weights, options, environments, label, progress: as in `matches.match_play`.
 
     Returns:
       The content of evaluation.json: "nash_conv" with its baseline "uniform_nash_conv", "table",
       "illegal_mass", "matches" (a dict an opponent), "figures", "sampled_nash_conv", and the
-      settings of the evaluation.
+      settings of the evaluation; without a compiled game "baselines", the figures of
+      `scripted.scripted_baselines`.
 
     Raises:
       ValueError, TooManyFailures: as `match_play`.
@@ -55,7 +59,8 @@ def evaluate_policy(
     }
     if game is not None:
         record |= _exact(policy, params, game, domain, options.sampling.temperature)
-    played = {"options": options, "environments": environments, "progress": progress}
+    played: dict[str, Any] = {"options": options, "environments": environments}
+    played |= {"label": label, "progress": progress}
     matches = match_play(
         policy,
         params,
@@ -67,6 +72,10 @@ def evaluate_policy(
     )
     record["matches"] = [row.to_json() for row in matches.rows]
     record["figures"] = matches.figures
+    if game is None:
+        record["baselines"] = scripted_baselines(
+            domain, episodes=episodes, seed=seed, weights=weights
+        )
     if game is not None and getattr(domain, "hands", None) == 1:
         sampled = sampled_nash_conv(
             policy, params, game, domain, episodes=10 * episodes, seed=seed, **played
@@ -134,7 +143,7 @@ def render_text(record: dict[str, Any]) -> str:
     head = ("pool", "opponent", "own", "95% interval", "exact", "uniform", "legal replies")
     lines += _columns([head, *(_match_cells(row) for row in record["matches"])])
     lines += ["", "Figures of SEPO, with 95% bootstrap intervals"]
-    lines += _columns(_figure_cells(record["figures"]))
+    lines += _columns(_figure_cells(record["figures"], record.get("baselines", {})))
     return "\n".join(lines)
 
 
@@ -146,15 +155,19 @@ def _match_cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (row["pool"], row["opponent"], f"{row['own']:+.3f}", interval, exact, uniform, legal)
 
 
-def _figure_cells(figures: dict[str, float]) -> list[tuple[str, ...]]:
-    rows = []
+def _figure_cells(
+    figures: dict[str, float], baselines: Mapping[str, dict[str, float]]
+) -> list[tuple[str, ...]]:
+    """A line a figure: value, interval, the same of each baseline, what it measures."""
+    rows = [("", "policy", "95% interval", *baselines, "")] if baselines else []
     for name, value in figures.items():
         if name.endswith(("_low", "_high")) and name.rpartition("_")[0] in figures:
             continue
         low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
         interval = "" if low is None or high is None else f"[{low:+.3f}, {high:+.3f}]"
+        beside = [f"{each[name]:+.4f}" if name in each else "-" for each in baselines.values()]
         sentence = describe(name).sentence.partition(". ")[0].removesuffix(".")
-        rows.append((name, f"{value:+.4f}", interval, sentence))
+        rows.append((name, f"{value:+.4f}", interval, *beside, sentence))
     return rows
 
 

@@ -1,6 +1,6 @@
 """The baselines that every figure of a report stands beside, filled in where the run lacks them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..domains import Kuhn
@@ -9,7 +9,7 @@ from ..sepo.exact import exact_episodes
 from .nash_family import KUHN_FAMILY, KUHN_UNIFORM_NASH_CONV, is_kuhn
 from .run_data import RunData, to_number
 
-STAGE_ORDER = ("uniform", "untrained", "base", "sft", "sepo", "best_known")
+STAGE_ORDER = ("uniform", "untrained", "base", "sft", "sepo", "expert", "best_known")
 # Tables that ARE the policy. A language model's table leaves its illegal replies out, so figures of
 # its play cannot be had from the table.
 _TABLE_POLICIES = ("uniform", "best_known")
@@ -19,13 +19,39 @@ def by_stage(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Flat keys "stage/measure" as stage -> measure -> value, in the order of STAGE_ORDER.
 
     Keys without a stage ("seed") and values that are no numbers are left to the details section.
+    "expert/<name>/measure" is of the stage "expert"; `experts` has the names.
     """
     stages: dict[str, dict[str, Any]] = {}
     for key, value in summary.items():
         stage, slash, measure = key.partition("/")
+        if stage == "expert":
+            measure = measure.partition("/")[2]
         if slash and to_number(value) is not None:
             stages.setdefault(stage, {})[measure] = to_number(value)
     return in_order(stages)
+
+
+def experts(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Game -> name of the expert whose figures the summary holds; "" for a single game."""
+    found: dict[str, str] = {}
+    for key in summary:
+        stage, _, rest = key.partition("/")
+        name, slash, measure = rest.partition("/")
+        if stage == "expert" and slash:
+            found.setdefault(game_of_key(measure, games_of_run(summary)), name)
+    return found
+
+
+def games_of_run(summary: Mapping[str, Any]) -> list[str]:
+    """Names of the games of a run over several, [] for one over a single game."""
+    games = summary.get("games")
+    return [game for game in games if isinstance(game, str)] if isinstance(games, list) else []
+
+
+def game_of_key(key: str, games: Sequence[str]) -> str:
+    """The game that a key "<game>/<measure>" is of, "" where it is of none or of all."""
+    first, slash, _ = key.partition("/")
+    return first if slash and first in games else ""
 
 
 def in_order(stages: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +61,9 @@ def in_order(stages: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_is_kuhn(run: RunData) -> bool:
-    """True when the run plays Kuhn poker, by its config or by the sets of its tables."""
+    """True when the run plays Kuhn poker alone, by its config or by the sets of its tables."""
+    if games_of_run(run.summary):
+        return False
     domain = run.config.get("domain")
     name = domain.get("name") if isinstance(domain, Mapping) else domain
     return name in ("kuhn", "kuhn_poker") or any(is_kuhn(list(t)) for t in run.tables.values())

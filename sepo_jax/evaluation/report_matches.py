@@ -34,13 +34,24 @@ def matches_section(run: RunData) -> Html:
     return page.section(
         "matches",
         "Match play",
-        "Hands played through text against scripted opponents. Payoffs are means a round in the "
+        "Episodes played through text against scripted opponents. Payoffs are means a round in the "
         "game's unit; the interval speaks of sampling error over episodes only. Exact: expected "
         "payoff of the policy's action table against the same opponent, illegal replies left out; "
         "beside it that of uniform play.",
-        match_table(evaluation.get("matches")),
-        _sampled(evaluation),
+        *_games(evaluation),
     )
+
+
+def _games(evaluation: Mapping[str, Any]) -> list[Html]:
+    """Table and sampled NashConv, of every game where there are several."""
+    games = evaluation.get("games")
+    if not isinstance(games, Mapping):
+        return [match_table(evaluation.get("matches")), _sampled(evaluation)]
+    parts = []
+    for name, record in games.items():
+        known = record if isinstance(record, Mapping) else {}
+        parts += [tag("h3", name), match_table(known.get("matches")), _sampled(known)]
+    return parts
 
 
 def match_table(rows: Any) -> Html:

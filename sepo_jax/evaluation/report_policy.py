@@ -135,7 +135,8 @@ def _kuhn_costs(run: RunData, tables: Mapping[str, Table]) -> Html:
         except ValueError as error:
             rows.append([STAGE_LABELS.get(stage, stage), "–", tag("span", error), "–", "–"])
             continue
-        stated = figures.get(stage, {}).get("nash_conv")
+        of, _, game = stage.partition("/")
+        stated = figures.get(of, {}).get(f"{game}/nash_conv" if game else "nash_conv")
         agrees: Html | str = "not stated"
         if stated is not None:
             same = abs(stated - cost) <= 1e-3

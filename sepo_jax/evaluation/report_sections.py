@@ -5,13 +5,19 @@ a number is missing from the run or from the page.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from . import page, plots
 from .measures import MEASURES, canonical, describe
 from .page import Html, number, tag
-from .report_baselines import run_is_kuhn, with_baselines
+from .report_baselines import (
+    experts,
+    game_of_key,
+    games_of_run,
+    run_is_kuhn,
+    with_baselines,
+)
 from .run_data import RunData, step_of
 
 STAGE_LABELS = {
@@ -20,7 +26,15 @@ STAGE_LABELS = {
     "base": "Base",
     "sft": "SFT",
     "sepo": "SEPO",
+    "expert": "Best expert",
     "best_known": "Best known",
+}
+# Figure of the tiles at the top, the first that a run has -> what it means.
+_HEADLINES = {
+    "nash_conv": "Exact NashConv in chips a hand (not halved): what best responses would win from "
+    "the policy over both seats. Lower is better.",
+    "safety": "Safety score: the SEPO objective on fresh episodes against the pools, in a run over "
+    "several games its mean over them. Higher is better.",
 }
 # Measures with a panel of their own among the curves, in reading order.
 CURVES = (
@@ -59,19 +73,15 @@ def header(run: RunData) -> Html:
     seed = run.config.get("seed")
     seeded = f" Seed {seed}." if seed is not None else ""
     tiles = []
+    shown = next((key for key in _HEADLINES if any(key in m for m in stages.values())), "")
     for stage, measures in stages.items():
-        if "nash_conv" in measures:
-            value = tag("b", number(measures["nash_conv"]))
+        if shown in measures:
+            value = tag("b", number(measures[shown]))
             label = tag("span", STAGE_LABELS.get(stage, stage))
             tiles.append(
                 tag("div", value, label, class_="tile main" if stage == "sepo" else "tile")
             )
-    meaning = tag(
-        "p",
-        "Exact NashConv in chips a hand (not halved): what best responses would win from the "
-        "policy over both seats. Lower is better.",
-        class_="muted",
-    )
+    meaning = tag("p", _HEADLINES.get(shown, ""), class_="muted")
     name = str(run.config.get("name") or run.path.resolve().name)
     return tag(
         "header",
@@ -83,13 +93,35 @@ def header(run: RunData) -> Html:
 
 
 def summary_section(run: RunData) -> Html:
-    """Every final figure beside its baselines, with what it measures."""
+    """Every final figure beside its baselines, with what it measures; a table for each game."""
     stages = with_baselines(run)
     keys = dict.fromkeys(key for measures in stages.values() for key in measures)
     rank = {name: place for place, name in enumerate(MEASURES)}
     keys = dict.fromkeys(sorted(keys, key=lambda key: rank.get(canonical(key), len(rank))))
     if not keys:
         return page.section("summary", "Summary", "No final figures: summary.json has none yet.")
+    games = games_of_run(run.summary)
+    parts = []
+    for game in ("", *games):
+        own = [key for key in keys if game_of_key(key, games) == game]
+        if own:
+            parts += [tag("h3", game or "Over all games")] if games else []
+            parts.append(_summary_table(stages, own, f"{game}/" if game else ""))
+    named = [f"{name} ({game})" if game else name for game, name in experts(run.summary).items()]
+    return page.section(
+        "summary",
+        "Summary",
+        "Final figures by stage beside their baselines. An arrow says which way is better; a dash "
+        "means that the run did not measure it. Brackets: 95% interval over episodes, for figures "
+        "that were sampled; where the game's tree is known, those of uniform play and of the best "
+        "known policy are exact.",
+        *parts,
+        tag("p", f"Best expert, by safety: {', '.join(named)}.", class_="muted") if named else "",
+    )
+
+
+def _summary_table(stages: Mapping[str, Any], keys: list[str], prefix: str) -> Html:
+    """A line for each figure with this prefix, a column for each stage."""
     rows = []
     for key in keys:
         if _end_of_interval(key, keys):
@@ -97,17 +129,11 @@ def summary_section(run: RunData) -> Html:
         measure = describe(key)
         arrow = {"lower": "\u00a0↓", "higher": "\u00a0↑"}.get(measure.better, "")
         cells = [_figure(measures, key) for measures in stages.values()]
-        rows.append([page.join([_label(key), arrow]), *cells, measure.sentence])
+        label = _label(key.removeprefix(prefix))
+        rows.append([page.join([label, arrow]), *cells, measure.sentence])
     headers = ["Measure", *(STAGE_LABELS.get(s, s) for s in stages), "What it measures"]
     classes = ["", *["n"] * len(stages), "why"]
-    return page.section(
-        "summary",
-        "Summary",
-        "Final figures by stage beside their baselines. An arrow says which way is better; a dash "
-        "means that the run did not measure it. Brackets: 95% interval over episodes, for figures "
-        "that were sampled; those of uniform play and of the best known policy are exact.",
-        page.table(headers, rows, classes=classes, main_rows=[0]),
-    )
+    return page.table(headers, rows, classes=classes, main_rows=[0])
 
 
 def _label(key: str) -> str | Html:
@@ -118,7 +144,7 @@ def _label(key: str) -> str | Html:
     return describe(key).label if name == key else page.breakable(key)
 
 
-def _end_of_interval(key: str, keys: Mapping[str, Any]) -> bool:
+def _end_of_interval(key: str, keys: Container[str]) -> bool:
     """True for "<name>_low" and "<name>_high" of a figure that is listed itself."""
     name, _, end = key.rpartition("_")
     return end in ("low", "high") and name in keys
