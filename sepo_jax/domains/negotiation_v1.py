@@ -159,17 +159,6 @@ class SplitBargaining(RepeatedGame):
             "Answer with your demand alone on the last line."
         )
 
-    def describe(self, view: View) -> str:
-        """The user message: round, demands so far, scores, question."""
-        lines = [f"Round {view.round + 1} of {self.rounds}."]
-        if view.past:
-            lines.append("So far: " + "; ".join(map(_told, view.past)) + ".")
-            own = sum(past.own_payoff for past in view.past)
-            other = sum(past.other_payoff for past in view.past)
-            lines.append(f"Score: you {own:g}, opponent {other:g}.")
-        lines.append("What do you demand, 1 to 9?")
-        return "\n".join(lines)
-
     def reason(self, view: View, word: str) -> str:
         """One line that holds a demand against what the other player asked for last."""
         demand, last = int(word), last_demand(view)
@@ -192,8 +181,3 @@ class SplitBargaining(RepeatedGame):
         numbers = parse_numbers(text, 1)
         word = str(numbers[0]) if numbers else None
         return legal.index(word) if word in legal else None
-
-
-def _told(past: PastRound) -> str:
-    outcome = "no deal" if broke_down(past) else "deal"
-    return f"you {past.own or 'nothing valid'}, opponent {past.other} ({outcome})"
