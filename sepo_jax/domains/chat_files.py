@@ -13,6 +13,7 @@ from typing import Any
 from sepo_jax.domains.base import Message
 from sepo_jax.domains.traces import Trace
 
+TRAINING_FILE, VALIDATION_FILE = "train.jsonl", "valid.jsonl"
 ROLES = ("system", "user", "assistant")
 _BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 

@@ -1,4 +1,4 @@
-"""Line charts and the policy chart of a report, as inline SVG text.
+"""Line charts, bars and the policy chart of a report, as inline SVG text.
 
 Figures are built without pyplot, so no global figure state or display is touched. The SVG carries
 no metadata, no document type and no name space, hence no address of any kind: it is valid inside an
@@ -29,6 +29,7 @@ STAGE_COLORS = {
 }
 STAGE_MARKERS = {"untrained": "x", "base": "x", "uniform": "|", "sft": "s", "sepo": "o"}
 _MAX_POINTS = 400
+_MOST_NAMES, _MOST_LETTERS = 9, 30  # below the bars of a chart
 _LARGEST = 1e30  # far below where differences and tick positions overflow
 _STYLE = {
     "svg.fonttype": "none",
@@ -200,6 +201,38 @@ def policy_chart(rows: Sequence[PolicyRow], *, title: str, label: str) -> str:
         axes.set_xlabel(label)
         axes.barh([0], [math.nan], color="#bfe3cb", label="range over the equilibria")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        return _svg(figure, title)
+
+
+def bar_chart(
+    labels: Sequence[str], values: Sequence[float], *, title: str, label: str = ""
+) -> str:
+    """Bars side by side; every one is named when they are few, else one in so many.
+
+    Args:
+      labels: a name for each bar, left to right.
+      values: heights, from 0.
+      title: heading.
+      label: what the horizontal axis shows.
+
+    Returns:
+      SVG text.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(3.7, 2.25))
+        figure.subplots_adjust(left=0.18, right=0.97, top=0.88, bottom=0.2)
+        axes = figure.add_subplot()
+        places = np.arange(len(values))
+        axes.bar(places, values, width=0.85, color=COLORS[0], zorder=2)
+        named = places[:: max(-(-len(labels) // _MOST_NAMES), 1)]
+        names = [_plain(labels[place]) for place in named]
+        # Long names would run into each other.
+        small = sum(map(len, names)) > _MOST_LETTERS
+        axes.set_xticks(named, names, fontsize=5.5 if small else None)
+        axes.set_title(_plain(title))
+        axes.set_xlabel(label)
+        axes.grid(visible=False, axis="x")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
         return _svg(figure, title)
 
 
