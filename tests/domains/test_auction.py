@@ -282,7 +282,7 @@ def test_replies(text, expected):
 
 
 WORDS = """
-    LOW MED HIGH low med high Low MEDIUM LOWER highest not never don't 1 2 3 bid my is ** _ ` . - ( :
+    LOW MED HIGH low med high Low MEDIUM LOWER highest not never don't 1 2 3 bid my is ** _ ` . - (
 """
 FRAGMENTS = [
     *WORDS.split(),
