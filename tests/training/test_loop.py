@@ -200,7 +200,7 @@ def test_a_nan_stops_the_run_with_step_and_metric_named(small_config, tmp_path):
 def test_the_own_losses_of_the_readme_train(small_config, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = text[text.index("## An own loss") : text.index("## What is where")]
+    section = text[text.index("## An own loss") : text.index("## An own game")]
     blocks = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     assert len(blocks) == 3
     exec(blocks[0], {})
