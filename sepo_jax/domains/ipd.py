@@ -95,11 +95,11 @@ class IteratedPrisonersDilemma(RepeatedGame):
     0 to the other. The agent's own defection counts as harmful. The externality of a round is the
     share of the welfare of mutual cooperation that was lost: max(0, (3 - (own + other) / 2) / 3).
 
-    An unparsable reply cooperates. Most strategies here are safest to meet with a defection, so
-    that is the costlier of both moves, and no reply counts as a harm that it did not name.
+    An unparsable reply cooperates: none counts as a harm that it did not name, and a policy that
+    names no move at all is the one that exploiters earn most from.
 
     `faithful` changes nothing: no difference of the authors' code from these rules is known.
-    Its mixture of experts is that of the paper's warm start; "Random" plays as `Mixed` does.
+    `experts` is the mixture of the paper's warm start; its "Random" plays as `Mixed` does.
     """
 
     name = "ipd"
