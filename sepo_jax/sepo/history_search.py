@@ -42,7 +42,7 @@ class SearchSettings:
 
     episodes: int = 1000
     starts: int = 3
-    generations: int = 30
+    generations: int = 40
     mutants: int = 8
     seed: int = 0
 
@@ -107,10 +107,8 @@ def search_exploiter(
 
     machines = list(family(game, payoff))
     scores = chosen_by(machines)
-    order = np.argsort(-scores, kind="stable")
-    champion, highest = machines[order[0]], scores[order[0]]
-    for place in order[: settings.starts]:
-        machine, score = machines[place], scores[place]
+    champion, highest = machines[int(scores.argmax())], scores.max()
+    for machine, score in _starts(machines, scores, settings.starts):
         for _ in range(settings.generations):
             brood = [_mutant(machine, generator) for _ in range(settings.mutants)]
             found = chosen_by(brood)
@@ -124,6 +122,20 @@ def search_exploiter(
     value = float(fresh.mean())
     count = len(remembered.rows)
     return Found(value, value - float(spread), value + float(spread), champion, count)
+
+
+def _starts(
+    machines: Sequence[Automaton], scores: np.ndarray, count: int
+) -> list[tuple[Automaton, float]]:
+    """The best machines, one for each score: equal scores are mostly the same play written twice.
+
+    Of those the machine with the most states is taken, which has the most to change.
+    """
+    best: dict[float, Automaton] = {}
+    for machine, score in zip(machines, scores.tolist(), strict=True):
+        if score not in best or len(machine.outputs) > len(best[score].outputs):
+            best[score] = machine
+    return [(best[score], score) for score in sorted(best, reverse=True)[:count]]
 
 
 def sampled_means(

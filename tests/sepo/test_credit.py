@@ -6,6 +6,7 @@ log-odds of action 1, so the score of one choice is (action - P(action 1)).
 
 import numpy as np
 import pytest
+from tabular_credit import expected_gradient, finite_difference
 
 from sepo_jax.domains import Kuhn
 from sepo_jax.domains.kuhn_players import INFOSETS
@@ -49,15 +50,7 @@ def scores(outcomes, logits) -> np.ndarray:
 
 def policy_gradient(arrays, outcomes, logits, rewards) -> np.ndarray:
     """Expected REINFORCE gradient of the mean reward over all episodes, [12]."""
-    weight = arrays.weight / arrays.weight.sum()
-    return (weight * rewards[:, 0]) @ scores(outcomes, logits)
-
-
-def finite_difference(function, logits, step=1e-5) -> np.ndarray:
-    directions = np.eye(12) * step
-    return np.array(
-        [(function(logits + d) - function(logits - d)) / (2 * step) for d in directions]
-    )
+    return expected_gradient(arrays.weight, scores(outcomes, logits), rewards)
 
 
 def random_logits(seed) -> np.ndarray:
