@@ -1,6 +1,7 @@
 """Judging a policy: exact exploitability, match play, intervals, report pages.
 
 - `policy_table`: a language policy's exact action table, and the exact NashConv of it.
+- `history_policy`: the same probabilities in a repeated game, for `sepo.best_exploiter`.
 - `matches`: play through text against pools, and against the exact best response; `match_rows` is
   what it comes to, and `scripted` the same of uniform play and of experts.
 - `complete`: all of these for one policy, as evaluation.json holds them.
@@ -11,6 +12,7 @@
 """
 
 from .complete import evaluate_policy
+from .history_policy import HistoryProbabilities
 from .match_rows import Matches, MatchRow
 from .matches import SampledNashConv, match_play, play_matches, sampled_nash_conv
 from .nash_family import compare_to_kuhn_family
@@ -30,6 +32,7 @@ from .statistics import Interval, bootstrap_interval, normal_interval
 
 __all__ = [
     "ExactNashConv",
+    "HistoryProbabilities",
     "Interval",
     "MatchRow",
     "Matches",

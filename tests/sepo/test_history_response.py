@@ -107,8 +107,12 @@ def expected_by_hand(plan, arrays, objective):
 @pytest.mark.parametrize("rounds", [2, 3])
 def test_backward_induction_is_the_best_of_all_plans(rounds, objective):
     domain = IteratedPrisonersDilemma(rounds=rounds)
-    for seed in range(3):
+    for seed in range(4):
         arrays = random_arrays(domain, seed, 0.5)
+        if seed > 1:  # some contexts are certain, so parts of the tree are left out
+            arrays = [
+                np.where(rows.min(1, keepdims=True) < 0.2, rows > 0.5, rows) for rows in arrays
+            ]
         best = max(expected_by_hand(plan, arrays, objective) for plan in plans(rounds))
         assert best_exploiter(domain, arrays, objective).value == pytest.approx(best, abs=1e-12)
 
