@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..domains import Played
+from ..domains import Episode, Played
 from ..domains.base import derive_seed
 from ..names import check_option
 from ..sandbox.episodes import EpisodeRequest
@@ -108,7 +108,7 @@ def pool_requests(
 def matches_of(
     domain: Any,
     requests: Mapping[tuple[str, str], Sequence[EpisodeRequest]],
-    played: Sequence[Played],
+    played: Sequence[Played | Episode],
     weights: SepoWeights | Sequence[float],
     seed: int,
 ) -> Matches:
@@ -131,7 +131,7 @@ def matches_of(
     return Matches(tuple(rows), {k: value for k, value in figures.items() if math.isfinite(value)})
 
 
-def _batches(requests, played: Sequence[Played]) -> Iterator[tuple[tuple[str, str], list[Played]]]:
+def _batches(requests, played: Sequence) -> Iterator[tuple[tuple[str, str], list]]:
     done = 0
     for opponent, asked in requests.items():
         yield opponent, list(played[done : done + len(asked)])
@@ -166,7 +166,7 @@ def requests_of(
     ]
 
 
-def row_of(pool: str, name: str, batch: list[Played], single: bool) -> MatchRow:
+def row_of(pool: str, name: str, batch: list[Played | Episode], single: bool) -> MatchRow:
     """What episodes against one opponent came to; those that failed have no rounds.
 
     Raises:
@@ -199,7 +199,7 @@ def check_played(opponent: str, *parts: np.ndarray) -> None:
         raise TooManyFailures(f"no episode against {opponent} was played to its end{seat}")
 
 
-def legal_rate(batch: list[Played]) -> float:
+def legal_rate(batch: list[Played | Episode]) -> float:
     """Share of replies that the parser accepted; NaN without any."""
     valid = [decision.valid for episode in batch for decision in episode.decisions]
     return rate(sum(valid), len(valid)).value if valid else math.nan

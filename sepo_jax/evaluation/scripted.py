@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..domains import Played
 from ..domains.base import Opponent, View, stream
 from ..sepo import SepoWeights
 from .match_rows import POOLS, Matches, matches_of, pool_requests
@@ -59,7 +58,7 @@ def scripted_play(
         while not episode.done:
             view = episode.view()
             episode.step(view.legal_actions[script.act(view)])
-        played.append(Played.from_record(episode.record()))
+        played.append(episode)
     return matches_of(domain, requests, played, weights, seed)
 
 
