@@ -237,8 +237,7 @@ class Episode:
       opponent: a fresh opponent (see `resolve_opponent`).
       opponent_name: its name in reports.
       seed: fixes everything but the agent's replies.
-      on_invalid: what an unparsable reply does: "fallback" plays action `_fallback` (0), "forfeit"
-        loses the round. Either way the decision is recorded with valid = False.
+      on_invalid: "fallback": an unparsable reply plays `_fallback`; "forfeit": it loses the round.
     """
 
     _failure: str | None = None

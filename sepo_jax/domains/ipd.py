@@ -105,6 +105,7 @@ class IteratedPrisonersDilemma(RepeatedGame):
     name = "ipd"
     max_payoff = 3.0
     worst_payoff = SUCKER
+    best_payoff = TEMPTATION
     default_rounds = 8
     pools: ClassVar = {
         "train": {

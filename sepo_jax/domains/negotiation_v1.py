@@ -105,11 +105,12 @@ class SplitBargaining(RepeatedGame):
       faithful: the externality of a round is that of the authors' code, breakdown +
         0.5 |difference of the demands| / 10, which also charges deals that are uneven, instead
         of the paper's account, 1 for a breakdown and 0 for a deal. Nothing else differs.
-      on_invalid: "fallback", or "forfeit": an unparsable reply ends its round as a breakdown.
+      on_invalid: "fallback", or "forfeit": an unparsable reply gives the pie away.
     """
 
     name = "negotiation_v1"
     max_payoff = 5.0
+    best_payoff = 9.0
     default_rounds = 4
     pools: ClassVar = {
         "train": {

@@ -149,13 +149,15 @@ class RepeatedGame(ABC):
       faithful: keep what the authors' code does where the corrected rules differ; the game's
         docstring names each difference.
       on_invalid: what an unparsable reply does: "fallback" plays `fallback(legal)`, "forfeit" gives
-        the round away: `worst_payoff` to the agent, 0 to the opponent, externality 1.
+        the round away: `worst_payoff` to the agent, `best_payoff` to the opponent, harm and
+        externality 1, so that no legal move is worse.
 
     Attributes:
       name: in configs and reports.
       game: always None: there is no compiled tree of this size.
       max_payoff: scale of the payoffs.
       worst_payoff: least payoff of a round.
+      best_payoff: what a forfeited round pays the opponent; None for `max_payoff`.
       default_rounds: the paper's number of rounds.
     """
 
@@ -163,6 +165,7 @@ class RepeatedGame(ABC):
     game: str | None = None
     max_payoff: float
     worst_payoff: float = 0.0
+    best_payoff: float | None = None
     default_rounds: int
     pools: dict[str, dict[str, Callable[[], Opponent]]]
     experts: dict[str, tuple[float, Callable[[], Opponent]]]
@@ -220,7 +223,8 @@ class RepeatedGame(ABC):
 
     def forfeited(self, situation: Situation, other: str) -> Round:
         """What a round counts for whose move the agent did not name."""
-        return Round(self.worst_payoff, 0.0, harmful=0.0, externality=1.0)
+        best = self.max_payoff if self.best_payoff is None else self.best_payoff
+        return Round(self.worst_payoff, best, harmful=1.0, externality=1.0)
 
     @abstractmethod
     def situation(self, seed: int, number: int) -> Situation:

@@ -249,7 +249,7 @@ def test_unparsable_replies_bid_low_or_forfeit():
         domain = RepeatedAuction(faithful=faithful, on_invalid="forfeit")
         episode = domain.new_episode("AdaptiveBid", seed=0)
         episode.step("no idea")
-        assert episode.rounds == [Round(worst, 0, harmful=0, externality=1)]
+        assert episode.rounds == [Round(worst, 3, harmful=1, externality=1)]
         assert episode.decisions[0].action is None
         # No bid is an offer of nothing: LOW beats it.
         episode.step("HIGH")

@@ -45,11 +45,11 @@ def test_an_unparsable_reply_cooperates_and_is_counted():
 
 
 @pytest.mark.parametrize("opponent", ["TitForTat", "GenerousTitForTat", "GrimTrigger"])
-def test_a_forfeited_round_earns_nothing_and_provokes_nobody(opponent):
+def test_a_forfeited_round_costs_the_most_and_provokes_nobody(opponent):
     domain = IteratedPrisonersDilemma(rounds=2, on_invalid="forfeit")
     episode = domain.new_episode(opponent, 0)
     episode.step("?")
-    assert vars(episode.rounds[0]) == {"own": 0, "opponent": 0, "harmful": 0, "externality": 1}
+    assert vars(episode.rounds[0]) == {"own": 0, "opponent": 5, "harmful": 1, "externality": 1}
     assert "Your moves: none.\nOpponent's moves: COOPERATE.\n" in episode.messages()[1]["content"]
     episode.step(COOPERATE)
     assert episode.rounds[1].own == 3

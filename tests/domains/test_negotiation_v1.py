@@ -229,10 +229,10 @@ def test_faithful_externality_by_hand(own, other, x):
 
 
 @pytest.mark.parametrize("faithful", [False, True])
-def test_a_forfeited_round_is_a_breakdown(faithful):
+def test_a_forfeited_round_gives_the_pie_away(faithful):
     domain = SplitBargaining(on_invalid="forfeit", faithful=faithful)
     result = one_round(domain, "no idea", 5)
-    assert (result.own, result.opponent, result.harmful, result.externality) == (0, 0, 0, 1)
+    assert (result.own, result.opponent, result.harmful, result.externality) == (0, 9, 1, 1)
 
 
 def test_an_unparsable_reply_never_gains():
@@ -247,7 +247,7 @@ def test_an_unparsable_reply_never_gains():
 
 def test_players_understand_forfeited_rounds():
     domain = SplitBargaining(on_invalid="forfeit")
-    for player, expected in ((ConcedeSplit, ["6", "5", "5", "5"]), (TitForTat, ["5", "5", "7"])):
+    for player, expected in ((ConcedeSplit, ["6", "6", "6", "6"]), (TitForTat, ["5", "5", "7"])):
         episode = domain.new_episode(player, 0)
         replies(episode, ["?", "3", "3", "3"])
         moves = [past.other for past in episode._view(0).past]

@@ -119,17 +119,17 @@ def test_a_forfeit_gives_the_round_away():
     opponent = Spy(2, 2)
     episode = Doors(rounds=2, on_invalid="forfeit").new_episode(opponent, 0)
     episode.step("?")
-    assert episode.rounds == [Round(-5.0, 0.0, harmful=0.0, externality=1.0)]
+    assert episode.rounds == [Round(-5.0, 2.0, harmful=1.0, externality=1.0)]
     (decision,) = episode.decisions
     assert (decision.action, decision.valid) == (None, False)
     # The opponent moved, and learns that nothing was played against it.
     (past,) = episode.view().past
-    assert (past.own, past.other, past.own_payoff, past.other_payoff) == ("", "RIGHT", -5, 0)
+    assert (past.own, past.other, past.own_payoff, past.other_payoff) == ("", "RIGHT", -5, 2)
     assert "Your moves: none.\nOpponent's moves: RIGHT." in episode.messages()[1]["content"]
-    assert episode.observation.endswith("| -/RIGHT=-5/0")
+    assert episode.observation.endswith("| -/RIGHT=-5/2")
     episode.step("LEFT")
     (past,) = episode._opponent.views[-1].past
-    assert (past.own, past.other, past.own_payoff, past.other_payoff) == ("RIGHT", "", 0, -5)
+    assert (past.own, past.other, past.own_payoff, past.other_payoff) == ("RIGHT", "", 2, -5)
     assert episode.done and episode.record()["decisions"][0]["action"] is None
 
 
