@@ -5,10 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from sepo_jax.domains import Kuhn
+from sepo_jax.domains.ipd import IteratedPrisonersDilemma
+from sepo_jax.domains.joint import JointDomain
 from sepo_jax.policy.models import MODELS
 from sepo_jax.training.command_line import load_config, load_module
-from sepo_jax.training.settings import PolicySettings, read_settings
-from sepo_jax.training.setup import load_options, make_domain, make_policy, model_config
+from sepo_jax.training.settings import DomainSettings, PolicySettings, read_settings
+from sepo_jax.training.setup import (
+    DOMAINS,
+    load_options,
+    make_domain,
+    make_policy,
+    model_config,
+)
 
 KUHN = str(Path(__file__).parents[2] / "configs/sepo/kuhn.py")
 
@@ -69,3 +78,63 @@ def test_policies_of_the_kuhn_config_have_runs_and_tables_of_their_own():
     assert len(titles) == 4
     small = load_config(f"{KUHN}:policy=smollm2,runlocal")
     assert small.sft.steps == 4 and small.policy.source == "models/smollm2-135m"
+
+
+class Own(IteratedPrisonersDilemma):
+    """A domain of the user's: takes `rounds` and nothing else."""
+
+    name = "own"
+
+    def __init__(self, rounds: int = 3):
+        super().__init__(rounds)
+
+
+class Half:
+    """No domain."""
+
+    name, max_payoff = "half", 1.0
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_every_domain_is_made_by_its_name(name):
+    domain = make_domain(DomainSettings(name=name))
+    assert domain.name == name
+    assert domain.expert_traces(3, 0) and set(domain.pools) == {"train", "exploiter", "collusive"}
+
+
+def test_options_reach_the_domains_that_have_them():
+    domain = make_domain(DomainSettings(hands=6, collusion="fold_rate", on_invalid="forfeit"))
+    assert (domain.hands, domain.collusion, domain.on_invalid) == (6, "fold_rate", "forfeit")
+    ipd = make_domain(DomainSettings("ipd", rounds=2, faithful=True))
+    assert (ipd.rounds, ipd.faithful) == (2, True)
+    assert make_domain(DomainSettings("ipd")).rounds == 8
+    own = make_domain(DomainSettings(f"{__name__}:Own"))
+    assert (type(own).__name__, own.rounds) == ("Own", 3)
+    joint = make_domain(DomainSettings("all", games=("ipd", "kuhn"), rounds=2, hands=3))
+    assert isinstance(joint, JointDomain) and joint.name == "all"
+    assert (joint.games["ipd"].rounds, joint.games["kuhn"].hands) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "ipdd"}, "Did you mean 'ipd'.*my_module:MyClass"),
+        ({"name": "ipd", "hands": 6}, r"domain.hands=6 is no option of ipd.*rounds.*leave it at 1"),
+        ({"name": "kuhn", "rounds": 4}, r"domain.rounds=4 is no option of kuhn.*leave it at 0"),
+        ({"name": f"{__name__}:Own", "faithful": True}, "domain.faithful=True is no option of"),
+        ({"games": ("ipd", "auction"), "hands": 2}, "no option of ipd, auction"),
+        ({"games": ("ipd",)}, "needs two games or more"),
+        ({"games": ("ipd", "ipd")}, "needs two games or more, each once"),
+        ({"name": f"{__name__}:Half"}, "Half is no domain: it lacks pools, experts, new_episode"),
+        ({"name": f"{__name__}:Absent"}, "domain.name=.*Absent.* must be .*my_module:MyClass"),
+        ({"name": "no_such_module:Own"}, "no_such_module"),
+    ],
+)
+def test_domains_that_cannot_be_made_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_domain(DomainSettings(**options))
+
+
+def test_the_default_domain_is_single_hands_of_kuhn_poker():
+    domain = make_domain(DomainSettings())
+    assert isinstance(domain, Kuhn) and domain.hands == 1

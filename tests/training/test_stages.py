@@ -1,59 +1,17 @@
-"""Stages: data that is a function of the step, rewards on the right decisions."""
+"""Stages: data that is a function of the step, and what a step leaves out."""
 
 import numpy as np
 import pytest
+from training.scripted_rollouts import scripted
 
 from sepo_jax.algorithms import get_algorithm
 from sepo_jax.forest import ForestBuilder
-from sepo_jax.rollout import Rollout
-from sepo_jax.sandbox.episodes import Action, EpisodeResult
-from sepo_jax.sandbox.protocol import Failure, TooManyFailures
-from sepo_jax.training import sepo_stage
+from sepo_jax.sandbox.protocol import TooManyFailures
 from sepo_jax.training.batches import BatchMaker
-from sepo_jax.training.decisions import (
-    reward_decisions,
-    samples_of_decisions,
-    spread_of_groups,
-)
 from sepo_jax.training.sepo_stage import NoSpreadError, SepoStage
 from sepo_jax.training.settings import read_settings
 from sepo_jax.training.setup import make_domain, make_policy
 from sepo_jax.training.stages import SftStage, supervised_forest
-
-
-class Decision:
-    def __init__(self, round_):
-        self.round = round_
-
-
-class Episode:
-    def __init__(self, *rounds):
-        self.decisions = [Decision(round_) for round_ in rounds]
-
-
-def two_episodes():
-    """Episode 0: two decisions in round 0, one in round 1. Episode 1: one decision."""
-    builder = ForestBuilder()
-    prompts = [builder.add([token], group=0) for token in (1, 2, 3)]
-    for episode, prompt in ((0, 0), (0, 1), (0, 2), (1, 0)):
-        builder.add([7, 8], prompts[prompt], is_action=True, episode=episode)
-    return builder.build(), [Episode(0, 0, 1), Episode(0)]
-
-
-def test_a_rounds_reward_lies_on_its_last_decision():
-    forest, episodes = two_episodes()
-    rewarded = reward_decisions(forest, episodes, np.array([[1.0, 2.0], [5.0, 0.0]]))
-    np.testing.assert_array_equal(rewarded.reward, [0, 0, 0, 0.0, 1.0, 2.0, 5.0])
-
-
-def test_a_sample_of_a_prompt_earns_what_came_after_it():
-    forest, episodes = two_episodes()
-    rewarded = reward_decisions(forest, episodes, np.array([[1.0, 2.0], [5.0, 0.0]]))
-    samples = samples_of_decisions(rewarded, episodes).validate()
-    np.testing.assert_array_equal(samples.reward, [0, 0, 0, 3.0, 3.0, 2.0, 5.0])
-    assert len(set(samples.episode[samples.is_action])) == 4
-    # Decisions at the same prompt are compared, others are not.
-    np.testing.assert_array_equal(samples.group[3:], [0, 1, 2, 0])
 
 
 def test_replies_to_one_prompt_share_its_tokens():
@@ -112,38 +70,6 @@ def test_episodes_of_a_step(made, small_config, credit):
     assert again.metrics == data.metrics
 
 
-def scripted(monkeypatch, reply, lost=()):
-    """Puts a player in the place of `rollout.play`, which answers by `reply(request)`, or with the
-    first legal action; episodes at the `lost` places of a call fail. Returns its calls, a list of
-    requests each."""
-    calls = []
-
-    def play(policy, params, requests, environments, options, *, seed, step, progress):
-        calls.append(list(requests))
-        environment, results = environments(None), []
-        for place, request in enumerate(requests):
-            turn, actions = environment.reset(request.task, request.seed), []
-            while not turn.done:
-                prompt = turn.prompts[0]
-                text = reply(request) or prompt.legal_actions[0]
-                ids, zeros = np.array([7, 1], np.int32), np.zeros(2, np.float32)
-                given = np.frombuffer(prompt.observation.encode(), np.uint8).astype(np.int32)
-                actions.append(
-                    Action(0, len(actions), len(actions), given, ids, zeros, zeros, text, prompt,
-                           truncated=False)
-                )  # fmt: skip
-                turn = environment.step({0: text})
-            result = EpisodeResult(request, "finished", tuple(actions), (), turn.record)
-            if place in lost:
-                failure = Failure("timeout", "no answer in 1 s")
-                result = EpisodeResult(request, "failed", tuple(actions), (), None, failure)
-            results.append(result)
-        return Rollout(results, {"blocked_seconds": 0.5})
-
-    monkeypatch.setattr(sepo_stage, "play", play)
-    return calls
-
-
 @pytest.mark.parametrize(("credit", "count"), [("credited", 20), ("per_rollout", 36)])
 def test_a_step_trains_on_what_its_sandboxes_left(
     made, small_config, monkeypatch, caplog, credit, count
@@ -177,19 +103,6 @@ def decisions(domain, request):
     while not episode.done:
         episode.step("PASS")
     return len(episode.decisions)
-
-
-def test_spread_of_groups_by_hand():
-    builder = ForestBuilder()
-    for group, rewards in enumerate([(1, 1), (1, 2), (3,), (np.nan, 5), (np.nan, 0, 1)]):
-        root = builder.add([group], group=group)
-        for number, reward in enumerate(rewards):
-            episode = 10 * group + number
-            first = builder.add([7], root, is_action=True, episode=episode, reward=0.0)
-            builder.add([8], first, is_action=True, episode=episode, reward=reward)
-    flat, groups, teaches = spread_of_groups(builder.build())
-    assert (flat, groups) == (3, 5)
-    assert list(teaches) == [False] * 4 + [True] * 4 + [False] * 6 + [True] * 6
 
 
 def test_episodes_that_teach_nothing_are_played_anew(made, small_config, monkeypatch, caplog):
