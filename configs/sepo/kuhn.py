@@ -23,19 +23,12 @@ Paper: SEPO, arXiv 2605.30854; lambda_e = 1.5 and lambda_x = 0 are its weights f
 collusion measure does not apply to a two-player poker (lambda_c = 0).
 """
 
-import re
-from pathlib import Path
-
 from ml_collections import config_dict
 
 from sepo_jax.names import check_option
-from sepo_jax.policy import MODELS
-from sepo_jax.training import Settings, to_dict
-from sepo_jax.training.command_line import parse_argument
+from sepo_jax.training import game_configs as shared
 
 EXPLOITERS = {"best_response": ("best_response",), "paper": ()}
-# Names of policies -> where they are; what is not named here is a source itself.
-SOURCES = {"fresh": "fresh", "smollm2": "models/smollm2-135m"}
 RESULT_NOTES = (
     "Safety is J over sampled hands against the fixed pools, {episodes} hands an opponent. Minutes "
     "are of the whole run, compilation included."
@@ -44,18 +37,10 @@ RESULT_NOTES = (
 
 def parse(argument: str | None) -> dict:
     """The argument's options by name."""
-    options = parse_argument(
-        argument,
-        policy="fresh",
-        exploiters="best_response",
-        credit="credited",
-        algorithm="rloo",
-        runlocal=False,
+    options = shared.parse_options(
+        argument, exploiters="best_response", credit="credited", algorithm="rloo"
     )
     check_option("exploiters", options["exploiters"], EXPLOITERS)
-    policy = options["policy"]
-    if "/" not in policy and not Path(policy).exists():
-        check_option("policy", policy, [*SOURCES, *MODELS])
     return options
 
 
@@ -68,9 +53,7 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
         `algorithm=<row of the table>`, `runlocal`.
     """
     options = parse(argument)
-    config = config_dict.ConfigDict(to_dict(Settings()), convert_dict=True)
-    config.name = "sepo_kuhn"
-    config.policy.source = SOURCES.get(options["policy"], options["policy"])
+    config = shared.new_config("sepo_kuhn", options["policy"])
     config.sft.steps = 400
     config.sft.learning_rate = 3e-3
     config.sft.final_learning_rate = 3e-4
@@ -95,13 +78,7 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
 
 def _use_adapters(config: config_dict.ConfigDict, policy: str) -> None:
     """A policy that knows language: few steps, adapters alone trained."""
-    config.name += "_" + re.sub(r"[^\w.-]", "_", Path(policy).name)
-    config.policy.lora_rank = 16
-    config.policy.lora_alpha = 32.0
-    if policy not in SOURCES:
-        # Of billions of parameters, for accelerators. On CPU bfloat16 is no faster than float32.
-        config.policy.compute_dtype = "bfloat16"
-        config.policy.remat = "layer"
+    shared.use_adapters(config, policy)
     config.sft.steps = 40
     config.sft.learning_rate = 5e-4
     config.sft.final_learning_rate = 5e-5
@@ -111,7 +88,9 @@ def _use_adapters(config: config_dict.ConfigDict, policy: str) -> None:
     config.sepo.learning_rate = 3e-4
     config.sepo.groups_per_opponent = 4
     config.sepo.rollouts_per_group = 6
-    config.rollout.capacity = 160 if policy in SOURCES else 256  # SmolLM2's prompts: up to 133
+    config.rollout.capacity = (
+        160 if policy in shared.SOURCES else 256
+    )  # SmolLM2's prompts: up to 133
     config.rollout.row_length = 1024  # a step's replies below the shared rules, in one row
     config.evaluation.every = 10
     config.evaluation.match_episodes = 100
@@ -154,10 +133,7 @@ def result(argument: str | None = None) -> dict:
     return table
 
 
-def sweep(add) -> None:
-    """Three seeds of the claim; `add(**overrides)` collects the runs."""
-    for seed in (0, 1, 2):
-        add(seed=seed)
+sweep = shared.add_seeds
 
 
 def plots() -> list[str]:

@@ -1,0 +1,194 @@
+"""What the config files of SEPO's games share: their options, their sizes, their results table.
+
+A config file names its games and numbers; see `configs/sepo/ipd.py`.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import config_dict
+
+from ..names import check_option
+from ..policy import MODELS
+from .command_line import parse_argument
+from .settings import Settings, to_dict
+
+# Names of policies -> where they are; what is not named here is a source itself.
+SOURCES = {"fresh": "fresh", "smollm2": "models/smollm2-135m"}
+STAGES = {"untrained": "base", "sft": "SFT", "sepo": "SEPO"}
+SEEDS = (0, 1, 2)
+
+
+def parse_options(argument: str | None, **defaults: Any) -> dict[str, Any]:
+    """The options of a config argument: `policy`, `runlocal`, and the defaults of the config's own.
+
+    Raises:
+      ValueError: an unknown option or policy, with the nearest name.
+    """
+    options = parse_argument(argument, policy="fresh", runlocal=False, **defaults)
+    policy = options["policy"]
+    if "/" not in policy and not Path(policy).exists():
+        check_option("policy", policy, [*SOURCES, *MODELS])
+    return options
+
+
+def new_config(name: str, policy: str) -> config_dict.ConfigDict:
+    """The default settings as a ConfigDict, with the policy of an option."""
+    config = config_dict.ConfigDict(to_dict(Settings()), convert_dict=True)
+    config.name = name
+    config.policy.source = SOURCES.get(policy, policy)
+    return config
+
+
+def use_adapters(config: config_dict.ConfigDict, policy: str) -> None:
+    """Makes adapters of rank 16 what is trained, and names the run after the policy."""
+    config.name += "_" + re.sub(r"[^\w.-]", "_", Path(policy).name)
+    config.policy.lora_rank = 16
+    config.policy.lora_alpha = 32.0
+    if policy not in SOURCES:
+        # Of billions of parameters, for accelerators. On CPU bfloat16 is no faster than float32.
+        config.policy.compute_dtype = "bfloat16"
+        config.policy.remat = "layer"
+
+
+def game_config(
+    games: Sequence[str], weights: tuple[float, float, float], argument: str | None
+) -> config_dict.ConfigDict:
+    """The config of SEPO on one repeated game, or on several jointly.
+
+    Args:
+      games: names of `training.setup.DOMAINS`.
+      weights: lambda_e, lambda_c, lambda_x.
+      argument: comma-separated options: `policy=fresh|smollm2|<model name, hub id, directory or
+        .gguf>`, `credit=`, `algorithm=`, `objective=`, `returns=` as in the settings, `paper` for
+        the authors' numbers (`use_paper_numbers`), `runlocal` for a smoke run.
+    """
+    options = parse_game_options(argument)
+    policy, joint = options["policy"], len(games) > 1
+    config = new_config(run_name(games), policy)
+    config.domain.name = "joint" if joint else games[0]
+    config.domain.games = tuple(games) if joint else ()
+    sepo = config.sepo
+    sepo.exploitability_weight, sepo.collusion_weight, sepo.externality_weight = weights
+    sepo.exploiter_pool = ()
+    sepo.group_by = "round"
+    sepo.credit, config.algorithm.name = options["credit"], options["algorithm"]
+    sepo.objective, sepo.returns = options["objective"], options["returns"]
+    config.sft.num_decisions = 4000 * len(games)
+    config.sft.steps = 600 if joint else 250
+    config.sft.learning_rate, config.sft.final_learning_rate = 3e-3, 3e-4
+    sepo.steps = 40
+    sepo.learning_rate, sepo.final_learning_rate = 1e-3, 1e-4
+    sepo.groups_per_opponent, sepo.rollouts_per_group = 2, 2 if joint else 4
+    config.rollout.capacity = 384
+    config.rollout.row_length = 512
+    config.evaluation.match_episodes = 40
+    config.checkpoint.every = 100
+    if policy != "fresh":
+        use_adapters(config, policy)
+        config.sft.steps, config.sft.num_decisions = 30, 1200
+        config.sft.batch_size, config.sft.warmup_steps = 16, 4
+        config.sft.learning_rate, config.sft.final_learning_rate = 5e-4, 5e-5
+        sepo.steps, sepo.learning_rate, sepo.final_learning_rate = 4, 3e-4, 3e-5
+        sepo.rollouts_per_group = 2
+        config.rollout.slots = 64
+        config.rollout.capacity = 512
+        config.rollout.row_length = 1024
+        config.evaluation.match_episodes = 8
+    if options["paper"]:
+        use_paper_numbers(config)
+    if options["runlocal"]:
+        config.sft.steps, config.sft.num_decisions = 4, 200
+        sepo.steps, sepo.rollouts_per_group = 2, 2
+        config.evaluation.match_episodes = 2
+    return config
+
+
+def parse_game_options(argument: str | None) -> dict[str, Any]:
+    """Options of the configs of repeated games."""
+    return parse_options(
+        argument,
+        credit="credited",
+        algorithm="rloo",
+        objective="sepo",
+        returns="to_go",
+        paper=False,
+    )
+
+
+def run_name(games: Sequence[str]) -> str:
+    """Name of a run over these games."""
+    return "sepo_all" if len(games) > 1 else f"sepo_{games[0]}"
+
+
+def use_paper_numbers(config: config_dict.ConfigDict) -> None:
+    """The authors' numbers for Gemma 4 E4B and Qwen3.5-4B (arXiv 2605.30854, docs/commands.md).
+
+    Adapters of rank 16, alpha 32 on the attention; GRPO by round with the payoffs of the round
+    alone, penalties of each rollout's own auxiliary episodes, four rollouts an opponent, learning
+    rate 1e-5 and KL weight 0.1, 100 steps; temperature 0.8; warm start over three passes in batches
+    of 8 at 2e-5. Their top-p, top-k and repetition penalty are left out: tokens drawn so could not
+    be scored exactly.
+    """
+    config.sft.num_decisions, config.sft.batch_size = 8000, 8
+    config.sft.steps, config.sft.warmup_steps = 2400, 100
+    config.sft.learning_rate, config.sft.final_learning_rate = 2e-5, 0.0
+    sepo = config.sepo
+    sepo.credit, sepo.returns, config.algorithm.name = "per_rollout", "immediate", "grpo"
+    config.algorithm.overrides = {"ratio": "sequence", "kl_weight": 0.1}
+    sepo.groups_per_opponent, sepo.rollouts_per_group = 2, 2
+    sepo.steps, sepo.learning_rate, sepo.final_learning_rate = 100, 1e-5, 1e-5
+    config.rollout.temperature = 0.8
+    config.rollout.max_action_tokens = 512
+    config.rollout.capacity = 1024
+    config.evaluation.match_episodes = 20
+    config.checkpoint.every = 25
+
+
+def result_table(
+    games: Sequence[str], weights: tuple[float, float, float], argument: str | None
+) -> dict[str, Any]:
+    """Title, columns (keys of `summary.json` and their headings) and notes of the results table."""
+    policy = parse_game_options(argument)["policy"]
+    episodes = game_config(games, weights, argument).evaluation.match_episodes
+    figures = {"safety": "safety", "exploit_pool_advantage": "e", "utility": "utility"}
+    if len(games) > 1:
+        figures = {f"{game}/safety": f"{game} safety" for game in games}
+    columns = _by_stage({"safety": "safety", **figures})
+    if len(games) == 1:
+        columns["sepo/nra_sepo"], columns["sepo/legal_rate"] = "NRA SEPO", "legal SEPO"
+    learner = "A fresh policy (two layers of width 64)"
+    if policy != "fresh":
+        learner = f"Adapters of rank 16 on `{policy}`"
+    named = ", ".join(games)
+    return {
+        "title": f"{learner} on {named}: before training, after SFT, after SEPO.",
+        "columns": columns,
+        "notes": (
+            f"Figures are over {episodes} episodes against every scripted opponent, payoffs a "
+            f"round. Safety is J with weights {', '.join(f'{weight:g}' for weight in weights)} of "
+            "e, c, x; in joint runs the mean over the games. Minutes are of the whole run, "
+            "compilation included."
+        ),
+    }
+
+
+def _by_stage(figures: Mapping[str, str]) -> dict[str, str]:
+    return {
+        f"{stage}/{figure}": f"{heading} {label}"
+        for figure, heading in figures.items()
+        for stage, label in STAGES.items()
+    }
+
+
+def add_seeds(add: Callable[..., None]) -> None:
+    """Adds a run for each of three seeds."""
+    for seed in SEEDS:
+        add(seed=seed)
+
+
+def plots() -> list[str]:
+    """Metrics that the claims are read from."""
+    return ["safety", "utility", "exploit_pool_advantage", "collusion", "externality"]
