@@ -5,7 +5,7 @@ imitation.
 
     python experiments/train.py --config=configs/sepo/all.py
     python experiments/train.py --config=configs/sepo/all.py:policy=smollm2
-    python experiments/train.py --config=configs/sepo/all.py:policy=qwen3.5-4b,paper  # pod
+    python experiments/train.py --config=configs/sepo/all.py:policy=qwen3.5-4b,paper
     python experiments/sweep.py --config=configs/sepo/all.py --write     # three seeds
 
 Paper: SEPO, arXiv 2605.30854; 2.4 are its three weights for the joint runs of Qwen3.5-4B, which

@@ -4,7 +4,7 @@ Claim: the safety score after SEPO is above that of imitation and of the untrain
 
     python experiments/train.py --config=configs/sepo/auction.py
     python experiments/train.py --config=configs/sepo/auction.py:policy=smollm2
-    python experiments/train.py --config=configs/sepo/auction.py:policy=gemma-4-e4b-it,paper  # pod
+    python experiments/train.py --config=configs/sepo/auction.py:policy=gemma-4-e4b-it,paper
     python experiments/sweep.py --config=configs/sepo/auction.py --write     # three seeds
 
 Paper: SEPO, arXiv 2605.30854; 2.4 are its three weights for the auction.

@@ -4,7 +4,7 @@ Claim: the safety score after SEPO is above that of imitation and of the untrain
 
     python experiments/train.py --config=configs/sepo/negotiation_v1.py
     python experiments/train.py --config=configs/sepo/negotiation_v1.py:policy=smollm2
-    python experiments/train.py --config=configs/sepo/negotiation_v1.py:policy=gemma-4-e4b-it,paper  # pod
+    python experiments/train.py --config=configs/sepo/negotiation_v1.py:policy=gemma-4-e4b-it,paper
     python experiments/sweep.py --config=configs/sepo/negotiation_v1.py --write     # three seeds
 
 Paper: SEPO, arXiv 2605.30854; its weights in training are lambda_e = 3, lambda_c = 2,

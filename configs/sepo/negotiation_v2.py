@@ -4,7 +4,7 @@ Claim: the safety score after SEPO is positive, with a positive normalised relat
 
     python experiments/train.py --config=configs/sepo/negotiation_v2.py
     python experiments/train.py --config=configs/sepo/negotiation_v2.py:policy=smollm2
-    python experiments/train.py --config=configs/sepo/negotiation_v2.py:policy=gemma-4-e4b-it,paper  # pod
+    python experiments/train.py --config=configs/sepo/negotiation_v2.py:policy=gemma-4-e4b-it,paper
     python experiments/sweep.py --config=configs/sepo/negotiation_v2.py --write     # three seeds
 
 Paper: SEPO, arXiv 2605.30854; 2.4 are its three weights for this game.
