@@ -77,7 +77,7 @@ def game_config(
     sepo.credit, config.algorithm.name = options["credit"], options["algorithm"]
     sepo.objective, sepo.returns = options["objective"], options["returns"]
     config.sft.num_decisions = 4000 * len(games)
-    config.sft.steps = 600 if joint else 250
+    config.sft.steps, config.sft.batch_size = 800 if joint else 250, 32
     config.sft.learning_rate, config.sft.final_learning_rate = 3e-3, 3e-4
     sepo.steps = 40
     sepo.learning_rate, sepo.final_learning_rate = 1e-3, 1e-4
