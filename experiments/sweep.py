@@ -15,6 +15,7 @@ from pathlib import Path
 from absl import flags
 
 from sepo_jax.evaluation.results import write_result
+from sepo_jax.evaluation.statistics import seed_interval
 from sepo_jax.training import train
 from sepo_jax.training.command_line import load_config, load_module, run_main
 
@@ -23,6 +24,16 @@ CONFIG = flags.DEFINE_string("config", "", "config file, with an argument after 
 RUNS = flags.DEFINE_string("runs", "runs", "directory of all runs")
 WRITE = flags.DEFINE_bool("write", False, "write experiments/results/<config name>.json")
 DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
+
+
+def mean_row(rows: list[list]) -> list:
+    """Means over the runs with half the width of their 95% interval (Student's t)."""
+    cells = []
+    for values in list(zip(*rows, strict=True))[1:-1]:
+        interval = seed_interval(values)
+        half = f" ± {interval.high - interval.mean:.3g}" if len(values) > 1 else ""
+        cells.append(f"{interval.mean:.3g}{half}")
+    return ["mean", *cells, None]
 
 
 def main() -> None:
@@ -48,10 +59,11 @@ def main() -> None:
         commits.append(summary["commit"])
         figures = [round(summary[key], 5) for key in table["columns"]]
         rows.append([config.seed, *figures, minutes])
+    rows.append(mean_row(rows))
     result = {
         "title": table["title"],
         "command": f"python experiments/sweep.py --config={CONFIG.value} --write",
-        "seeds": [row[0] for row in rows],
+        "seeds": [row[0] for row in rows[:-1]],
         "commit": commits[0] if len(set(commits)) == 1 else "several",
         "versions": {
             key.removeprefix("versions/"): value

@@ -1,4 +1,4 @@
-"""Means of samples with intervals: normal approximation and bootstrap.
+"""Means of samples with intervals: normal approximation, Student's t and bootstrap.
 
 An interval speaks of sampling error only, under independent samples: a caller averages within an
 episode first, because the hands of one match are not independent. Rates have Wilson's interval,
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
+from scipy.stats import t as student
 
 DEFAULT_LEVEL = 0.95
 _RESAMPLES_PER_CHUNK = 256
@@ -26,7 +27,7 @@ class Interval:
       standard_error: estimated standard deviation of `mean`; inf where it cannot be estimated.
       count: number of independent samples behind the estimate, over all strata.
       level: nominal coverage, 0.95 for a 95% interval.
-      method: "normal" or "bootstrap".
+      method: "normal", "student" or "bootstrap".
     """
 
     mean: float
@@ -79,6 +80,32 @@ def normal_interval(
     error = float(np.sqrt(sum(array.var(ddof=1) / array.size for array in arrays)))
     margin = NormalDist().inv_cdf((1.0 + level) / 2.0) * error
     return Interval(mean, mean - margin, mean + margin, error, count, level, "normal")
+
+
+def seed_interval(values: Sequence[float] | np.ndarray, level: float = DEFAULT_LEVEL) -> Interval:
+    """Student's t interval of a mean over few independent runs, such as the seeds of a sweep.
+
+    mean ± t · s / sqrt(n), with the sample standard deviation s (divisor n − 1) and the
+    (1 + level) / 2 quantile t of Student's distribution with n − 1 degrees of freedom. It speaks of
+    what differs between runs, episodes sampled for their evaluation included.
+
+    Args:
+      values: a figure of each run, [n].
+      level: nominal coverage in (0, 1).
+
+    Returns:
+      The Interval, method "student". One run makes it infinitely wide.
+
+    Raises:
+      ValueError: no run, a value that is not finite, or a level outside (0, 1).
+    """
+    (array,) = _check((values,), level)
+    mean, count = float(array.mean()), array.size
+    if count == 1:
+        return Interval(mean, -np.inf, np.inf, np.inf, 1, level, "student")
+    error = float(array.std(ddof=1) / np.sqrt(count))
+    margin = float(student.ppf((1.0 + level) / 2.0, count - 1)) * error
+    return Interval(mean, mean - margin, mean + margin, error, count, level, "student")
 
 
 def bootstrap_interval(

@@ -88,3 +88,15 @@ def test_one_sample_says_nothing_of_the_spread():
 def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_seed_interval_is_students():
+    # Three runs: mean 2, s = 1, t(0.975, 2) = 4.302653: half width 4.302653 / sqrt(3).
+    interval = statistics.seed_interval([1.0, 2.0, 3.0])
+    assert interval.mean == 2 and interval.count == 3
+    assert interval.high - interval.mean == pytest.approx(4.302653 / 3**0.5, abs=1e-5)
+    assert statistics.seed_interval([1.5]).low == -np.inf
+    with pytest.raises(ValueError):
+        statistics.seed_interval([])
+    with pytest.raises(ValueError):
+        statistics.seed_interval([1.0, np.nan])

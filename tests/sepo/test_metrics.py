@@ -200,6 +200,29 @@ def test_published_safety_rows():
     assert implied[20] == pytest.approx(0.0, abs=0.001)
 
 
+# Rows whose externality is not published, so that only 2.4 (c + x) can be solved for: scale, then
+# utility, e, safety of Qwen3.5-4B before and after.
+WITHOUT_EXTERNALITY = [
+    (1.0, 1.824, 5.0, -12.908),
+    (1.0, 2.023, 3.125, -7.409),
+    (1.0, 0.424, 0.0, -2.989),
+    (1.0, 0.556, 0.354, -1.444),
+    (0.6, 1.083, 1.5, -4.982),
+    (0.6, 2.083, 1.0, -1.630),
+    (0.3, 6.708, 0.781, -1.280),
+    (0.3, 6.313, 1.828, -2.063),
+]
+
+
+@pytest.mark.parametrize(("scale", "utility", "exploit", "safety"), WITHOUT_EXTERNALITY)
+def test_published_rows_without_externality_leave_room_for_two_rates(
+    scale, utility, exploit, safety
+):
+    terms = {"utility": utility, "exploit_pool_advantage": exploit, "collusion": 0.0}
+    without = objective_value(terms, SepoWeights(2.4, 2.4, 0.0), scale)
+    assert 0 <= (without - safety) / 2.4 <= 2
+
+
 def test_bootstrap_interval_is_that_of_the_normal_approximation():
     rng = np.random.default_rng(0)
     own = rng.normal(0.2, 1.0, size=800)
