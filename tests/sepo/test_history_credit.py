@@ -204,28 +204,50 @@ def test_per_rollout_externality_does_carry_gradient():
     assert np.abs(gradient).max() > 1e-2
 
 
-# Test (a) of papers 1.11: one group for each train opponent and round, as the paper compares them.
-@pytest.mark.parametrize("weights", [*ALONE, WEIGHTS], ids=["e", "c", "x", "all"])
-def test_shared_penalty_leaves_advantages_bit_identical(weights):
-    arrays, _ = exact_episodes(DOMAIN, policy_of(random_logits(6)))
+def drawn(logits, members):
+    """Arrays of `members` sampled matches against each opponent."""
+    arrays, _ = exact_episodes(DOMAIN, policy_of(logits))
+    generator, rows = np.random.default_rng(7), []
+    for opponent in np.unique(arrays.opponent_id):
+        place = np.flatnonzero(arrays.opponent_id == opponent)
+        share = arrays.weight[place] / arrays.weight[place].sum()
+        rows.extend(generator.choice(place, members, p=share))
+    names = ("own", "opponent", "harmful", "externality", "mask", "pool", "opponent_id")
+    return EpisodeArrays(**{name: getattr(arrays, name)[rows] for name in names})
+
+
+def shared_comparison(weights, members):
+    """Train rewards and advantages of "shared", one group for each train opponent and round."""
+    arrays = drawn(random_logits(6), members)
     train = arrays.members(TRAIN)
-    group = 2 * arrays.opponent_id[train][:, None] + np.arange(2)
-    rewards, found = {}, {}
-    for name, chosen in (("free", FREE), ("penalised", weights)):
-        rewards[name] = assign_rewards(arrays, chosen, SCALE, "shared")[train]
-        returns = jnp.asarray(rewards[name].ravel(), jnp.float32)
-        units = (returns, jnp.asarray(group.ravel(), jnp.int32), jnp.ones(returns.shape, bool))
-        found[name] = [
-            group_mean(*units, scale="none"),
-            group_mean(*units, scale="population"),
-            leave_one_out(*units),
-        ]
-    for one, other in zip(found["free"], found["penalised"], strict=True):
-        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
-        assert np.abs(one).max() > 0.1
-    taken = rewards["free"] - rewards["penalised"]
+    group = jnp.asarray((2 * arrays.opponent_id[train][:, None] + np.arange(2)).ravel())
+    rewards = assign_rewards(arrays, weights, SCALE, "shared")
+    assert not rewards[~train].any()
+    units = (jnp.asarray(rewards[train].ravel(), jnp.float32), group.astype(jnp.int32))
+    everyone = jnp.ones(len(units[0]), bool)
+    advantages = [
+        group_mean(*units, everyone, scale="none"),
+        group_mean(*units, everyone, scale="population"),
+        leave_one_out(*units, everyone),
+    ]
+    return rewards[train], [np.asarray(found) for found in advantages]
+
+
+# Test (a) of papers 1.11. The penalty leaves the differences within a group exact for every size
+# of group; the advantages keep every bit where the size is a power of two, so that a group's mean
+# is exact as well. Else the mean is rounded in float32 like the returns themselves.
+@pytest.mark.parametrize("members", [4, 6, 8])
+@pytest.mark.parametrize("weights", [*ALONE, WEIGHTS], ids=["e", "c", "x", "all"])
+def test_shared_penalty_leaves_advantages_bit_identical(weights, members):
+    free, plain = shared_comparison(FREE, members)
+    penalised, ours = shared_comparison(weights, members)
+    taken = free - penalised
     assert taken.min() == taken.max() > 0.05  # the penalty is there, it only cancels
-    assert not assign_rewards(arrays, weights, SCALE, "shared")[~train].any()
+    for one, other in zip(plain, ours, strict=True):
+        assert np.abs(one).max() > 0.1
+        if members != 6:
+            assert one.tobytes() == other.tobytes()
+        np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 def test_shared_penalty_carries_no_gradient():
