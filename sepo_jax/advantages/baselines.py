@@ -8,7 +8,7 @@ the others.
 import chex
 import jax.numpy as jnp
 
-from sepo_jax.advantages.groups import counted_units, group_statistics
+from sepo_jax.advantages.groups import group_statistics
 from sepo_jax.names import check_option
 
 SCALES = ("none", "population", "sample")
@@ -45,13 +45,11 @@ def group_mean(
       ValueError: unknown `scale`.
     """
     check_option("scale", scale, SCALES)
-    counted = counted_units(returns, group, mask)
     statistics = group_statistics(returns, group, mask)
-    centred = jnp.where(counted, _float32(returns), statistics.mean) - statistics.mean
     if scale == "none":
-        return centred
+        return statistics.deviation
     std = statistics.std_population if scale == "population" else statistics.std_sample
-    return centred / jnp.where(std > 0, std + epsilon, 1.0)
+    return statistics.deviation / jnp.where(std > 0, std + epsilon, 1.0)
 
 
 def leave_one_out(returns: chex.Array, group: chex.Array, mask: chex.Array) -> chex.Array:

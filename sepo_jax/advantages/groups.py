@@ -22,6 +22,9 @@ class GroupStatistics(NamedTuple):
     Attributes:
       count: number of counted members, int32; 0 for a unit without a group.
       mean: float32; exactly the common value when all members are equal.
+      deviation: the unit's return minus the mean, float32; taken before the mean is rounded to the
+        size of the returns, so that what all members have in common leaves no trace in it. 0 for
+        what does not count.
       std_population: root of the mean squared deviation (divides by count), float32.
       std_sample: divides by count - 1; 0 for a group of one, float32.
       spread: largest minus smallest return, float32; exactly 0 when all members are equal, for
@@ -30,6 +33,7 @@ class GroupStatistics(NamedTuple):
 
     count: chex.Array
     mean: chex.Array
+    deviation: chex.Array
     std_population: chex.Array
     std_sample: chex.Array
     spread: chex.Array
@@ -88,10 +92,12 @@ def group_statistics(returns: chex.Array, group: chex.Array, mask: chex.Array) -
     unit = _power_of_two(spread)
     shifted = (returns - low) / unit
     shifted_mean = total(shifted) / jnp.maximum(count, 1)
-    squares = total(jnp.square(shifted - shifted_mean))
+    deviation = jnp.where(counted, shifted - shifted_mean, 0.0)
+    squares = total(jnp.square(deviation))
     return GroupStatistics(
         count=count,
         mean=low + unit * shifted_mean,
+        deviation=unit * deviation,
         std_population=unit * _safe_sqrt(squares / jnp.maximum(count, 1)),
         std_sample=unit * _safe_sqrt(squares / jnp.maximum(count - 1, 1)),
         spread=spread,

@@ -22,9 +22,10 @@ def units(returns, group=None, mask=None):
 def test_statistics_of_a_known_group():
     # 1, 1, 1 and five 0: mean 3/8; population variance (3/8)(5/8) = 15/64, sample 15/56.
     statistics = advantages.group_statistics(*units([1, 1, 1, 0, 0, 0, 0, 0]))
-    expected = (8, 0.375, np.sqrt(15 / 64), np.sqrt(15 / 56), 1.0)
+    deviation = np.array([0.625] * 3 + [-0.375] * 5)
+    expected = (8, 0.375, deviation, np.sqrt(15 / 64), np.sqrt(15 / 56), 1.0)
     for got, want in zip(statistics, expected, strict=True):
-        np.testing.assert_allclose(got, np.full(8, want), rtol=1e-6)
+        np.testing.assert_allclose(got, np.broadcast_to(want, 8), rtol=1e-6)
 
 
 @settings(deadline=None, max_examples=30)
@@ -47,9 +48,11 @@ def test_statistics_agree_with_numpy(returns, group, mask):
         if not members:
             assert not any(got)
             continue
+        counts = mask[unit] and not np.isnan(returns[unit])
+        deviation = returns[unit] - np.mean(members) if counts else 0.0
         sample = np.std(members, ddof=1) if len(members) > 1 else 0.0
         spread = max(members) - min(members)
-        want = [len(members), np.mean(members), np.std(members), sample, spread]
+        want = [len(members), np.mean(members), deviation, np.std(members), sample, spread]
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
