@@ -1,0 +1,195 @@
+"""The penalties' part of a language policy's gradient, from many independent batches.
+
+The gradient is linear in the rewards where advantages are not divided by a spread (rloo), so what
+the penalties add to the rewards is trained on alone. A batch's gradient g has a mean over batches
+and noise. Without bias,
+
+    |E g|^2 = mean over pairs of different batches of <g, g'>,      share = |E g|^2 / mean |g|^2
+
+so the share is 0 where only noise is left and 1 without noise. Its interval is the jackknife's.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from tqdm import tqdm
+
+from sepo_jax.algorithms import get_algorithm
+from sepo_jax.domains import IteratedPrisonersDilemma
+from sepo_jax.evaluation.claims import Finding
+from sepo_jax.evaluation.statistics import Interval
+from sepo_jax.objective import Objective, make_objective
+from sepo_jax.rollout import build_forest, play
+from sepo_jax.sandbox.environments import domain_environments
+from sepo_jax.sepo import SepoWeights, assign_rewards, from_episodes, from_results
+from sepo_jax.training import Settings
+from sepo_jax.training.batches import BatchMaker
+from sepo_jax.training.decisions import reward_decisions, samples_of_decisions
+from sepo_jax.training.sepo_stage import training_sampling
+from sepo_jax.training.setup import engine_options, make_policy
+from sepo_jax.training.step_plan import StepPlan
+from sepo_jax.training.tasks import make_tasks
+
+from .base import Measured, Panel
+from .bench import Bench
+
+FREE = SepoWeights(0.0, 0.0, 0.0)
+CHARGED = SepoWeights(2.4, 1.0, 0.0)  # the penalties that auxiliary episodes measure
+EXTERNALITY = SepoWeights(0.0, 0.0, 1.8)
+# Label -> arm whose episodes are played, credit of the rewards, penalties.
+PARTS = {
+    "shared: e, c": ("per_rollout", "shared", CHARGED),
+    "per_rollout: e, c": ("per_rollout", "per_rollout", CHARGED),
+    "per_rollout: x": ("per_rollout", "per_rollout", EXTERNALITY),
+    "credited: e, c": ("credited", "credited", CHARGED),
+}
+BATCHES = 16  # of each seed
+
+
+class Share(NamedTuple):
+    """What part of gradients is systematic.
+
+    Attributes:
+      share: as in the module, with its standard error.
+      ratio: norm of the mean gradient by its standard error; about 1 where the mean is 0.
+      norm: root mean square norm of a gradient.
+    """
+
+    share: float
+    error: float
+    ratio: float
+    norm: float
+
+
+def systematic_share(gradients: Sequence[np.ndarray]) -> Share:
+    """The share of n >= 3 independent gradients, with its jackknife error; 0 where all are 0."""
+    vectors = np.asarray(gradients, np.float64)
+    if vectors.ndim != 2 or len(vectors) < 3:
+        raise ValueError(f"gradients must be [n, parameters] with n >= 3, not {vectors.shape}")
+    gram = vectors @ vectors.T
+    count, total, own = len(gram), gram.sum(), np.trace(gram)
+    if own == 0:
+        return Share(0.0, 0.0, 0.0, 0.0)
+
+    def share(pairs, squares, n):
+        return (pairs - squares) / (n * (n - 1)) / (squares / n)
+
+    without = total - 2 * gram.sum(axis=1) + np.diag(gram)
+    left = share(without, own - np.diag(gram), count - 1)
+    error = np.sqrt((count - 1) / count * np.square(left - left.mean()).sum())
+    noise = (own - total / count) / (count - 1) / count  # squared error of the mean gradient
+    ratio = np.sqrt(total / count**2 / noise) if noise > 0 else np.inf
+    found = share(total, own, count)
+    return Share(float(found), float(error), float(ratio), float(np.sqrt(own / count)))
+
+
+def mean_share(shares: Sequence[Share], level: float = 0.95) -> Interval:
+    """The mean share over independent sets of batches, such as seeds."""
+    mean = float(np.mean([each.share for each in shares]))
+    error = float(np.sqrt(np.sum([each.error**2 for each in shares])) / len(shares))
+    margin = NormalDist().inv_cdf((1 + level) / 2) * error
+    interval = (mean, mean - margin, mean + margin, error)
+    return Interval(*interval, len(shares), level, "jackknife")
+
+
+def penalty_forests(
+    settings: Settings, policy: Any, params: chex.ArrayTree, step: int
+) -> Iterator[tuple[str, Any]]:
+    """Plays the episodes of one step of an arm; label -> forest that the penalties alone reward.
+
+    Args:
+      settings: of an arm of `PARTS`.
+    """
+    domain, sepo = IteratedPrisonersDilemma(), settings.sepo
+    (task,) = tasks = make_tasks(settings, domain)
+    seats = StepPlan(settings, tasks).seats(step, {})
+    results = play(
+        policy,
+        params,
+        [seat.request for seat in seats],
+        domain_environments(domain),
+        engine_options(settings, training_sampling(settings)),
+        seed=settings.seed,
+        step=step,
+    ).results
+    episodes = from_results(results)
+    arrays = from_episodes(
+        episodes, [seat.pool for seat in seats], [seat.rollout for seat in seats]
+    )
+    for label, (arm, credit, weights) in PARTS.items():
+        if arm != sepo.credit:
+            continue
+        charged, free = (
+            assign_rewards(arrays, each, task.scale, credit, balance=credit == "credited")
+            for each in (weights, FREE)
+        )
+        # Train episodes come first; under "credited" every episode trains.
+        count = len(seats) if credit == "credited" else sum(s.pool == "train" for s in seats)
+        forest = build_forest(list(results[:count]), share_prompts=False)
+        forest = reward_decisions(forest, episodes[:count], charged - free)
+        yield label, samples_of_decisions(forest, episodes[:count], group_by="round")
+
+
+@partial(jax.jit, static_argnums=0)
+def _gradient(objective: Objective, params: chex.ArrayTree, batch: Any) -> chex.Array:
+    return ravel_pytree(jax.grad(lambda values: objective(values, batch)[0])(params))[0]
+
+
+def sampled_gradients(bench: Bench, seed: int, batches: int) -> dict[str, list[np.ndarray]]:
+    """Label of `PARTS` -> gradients of its penalties over many batches at a seed's warm start."""
+    found: dict[str, list[np.ndarray]] = {label: [] for label in PARTS}
+    for arm in dict.fromkeys(arm for arm, _, _ in PARTS.values()):
+        settings = bench.settings(arm, seed)
+        policy, params = make_policy(settings, IteratedPrisonersDilemma())
+        algorithm = get_algorithm("rloo")
+        objective = make_objective(algorithm, policy, temperature=settings.rollout.temperature)
+        maker = BatchMaker(settings, policy, algorithm, num_devices=1)
+        for step in tqdm(range(batches), desc=f"{arm}, seed {seed}", disable=not bench.progress):
+            for label, forest in penalty_forests(settings, policy, params, step):
+                batch = jax.tree.map(lambda leaf: leaf[0, 0], maker.make(forest, params)[0])
+                found[label].append(np.asarray(_gradient(objective, params, batch)))
+    return found
+
+
+def sampled_shares(bench: Bench) -> Measured:
+    """The systematic share of the penalties' gradient of the language policy in the prisoner's
+    dilemma, right after the warm start."""
+    batches = 3 if bench.quick else BATCHES
+    gradients = [sampled_gradients(bench, seed, batches) for seed in bench.seeds]
+    shares = {label: [systematic_share(each[label]) for each in gradients] for label in PARTS}
+    sides = dict(zip(PARTS, ("around", "around", "above", "above"), strict=True))
+    findings = [
+        Finding(f"sampled systematic share, {label}", mean_share(shares[label]), side)
+        for label, side in sides.items()
+    ]
+    findings += [
+        Finding(f"sampled |mean| / error, {label}", mean_of([s.ratio for s in shares[label]]))
+        for label in PARTS
+    ]
+    return Measured(
+        findings,
+        [
+            Panel(
+                "language policy, systematic share",
+                {label: [share.share for share in each] for label, each in shares.items()},
+                0.0,
+            ),
+            Panel(
+                "language policy, |mean gradient| by its error",
+                {label: [share.ratio for share in each] for label, each in shares.items()},
+                1.0,
+            ),
+        ],
+    )
+
+
+def mean_of(values: Sequence[float]) -> Interval:
+    """A mean that is shown without an interval of its own."""
+    mean = float(np.mean(values))
+    return Interval(mean, mean, mean, 0.0, len(values), 0.95, "none")

@@ -1,0 +1,96 @@
+"""Measures claims of the papers and says which hold.
+
+    python experiments/reproduce.py --claim=sepo/constant_penalty
+    python experiments/reproduce.py --claim=sepo/all --write
+
+A claim trains the runs it needs, three seeds each, under --runs; runs that exist are gone on
+with, and claims share them. It prints a row: what the paper says, what was found with 95%
+intervals, and the verdict, which is decided by the intervals alone
+(`sepo_jax.evaluation.claims`). With --write the row goes to
+experiments/results/claims_<family>.json beside those of other claims, and the figure to
+experiments/results/figures/. The claims are in experiments/claims/.
+"""
+
+import importlib.metadata
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+from claims import CLAIMS, TITLES, Bench
+from claims.figure import draw_claim
+from tqdm import tqdm
+
+from sepo_jax.evaluation.claims import claim_row, merge_rows, select_claims, verdict
+from sepo_jax.evaluation.results import source_commit
+from sepo_jax.training.command_line import run_main
+from sepo_jax.training.judge import PACKAGES
+
+ROOT = Path(__file__).resolve().parent.parent
+CLAIM = flags.DEFINE_string("claim", "", "name of a claim, or <family>/all")
+SEEDS = flags.DEFINE_integer("seeds", 3, "how many seeds, from 0", lower_bound=1)
+RUNS = flags.DEFINE_string("runs", "runs", "directory of all runs")
+RESULTS = flags.DEFINE_string(
+    "results", str(ROOT / "experiments" / "results"), "directory of results files"
+)
+WRITE = flags.DEFINE_bool("write", False, "write the row and the figure to --results")
+QUICK = flags.DEFINE_bool("quick", False, "a smoke test: a few steps, numbers that mean nothing")
+DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
+
+NOTES = (
+    "Intervals are 95%, Student's t over the seeds unless it is said otherwise. A claim holds when "
+    "every finding that decides, which are those with a bound, has its whole interval on that "
+    "side; it fails otherwise, also where an interval crosses its bound. Seconds count every run "
+    "of a claim, those shared with other claims included. Figures: experiments/results/figures."
+)
+
+
+def reproduce(name: str, bench: Bench) -> dict:
+    """Measures one claim and draws its figure; returns its row."""
+    claim = CLAIMS[name]
+    bench.start()
+    measured = claim.measure(bench)
+    found = verdict(measured.findings, measured.missing)
+    if measured.panels:
+        place = Path(RESULTS.value if WRITE.value else RUNS.value) / "figures"
+        path = place / f"{name.replace('/', '_')}.svg"
+        draw_claim(path, f"{name}: {found}. {claim.statement}", list(measured.panels))
+        tqdm.write(f"wrote {path}")
+    return claim_row(
+        name,
+        f"{claim.statement} ({claim.published})",
+        measured.findings,
+        missing=measured.missing,
+        seeds=bench.seeds,
+        command=f"python experiments/reproduce.py --claim={name} --write",
+        commit=source_commit(),
+        seconds=bench.seconds(),
+    )
+
+
+def write(family: str, rows: Sequence[dict]) -> Path:
+    """Merges rows into the results file of a family."""
+    heading = {
+        "title": TITLES[family],
+        "command": f"python experiments/reproduce.py --claim={family}/all --write",
+        "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
+        "notes": NOTES,
+    }
+    return merge_rows(Path(RESULTS.value) / f"claims_{family}.json", rows, heading, list(CLAIMS))
+
+
+def main() -> None:
+    """Measures every claim asked for, one after another; each row is written when it is there."""
+    names = select_claims(CLAIM.value, CLAIMS)
+    if WRITE.value and QUICK.value:
+        raise ValueError("numbers of --quick mean nothing: leave out --write or --quick")
+    bench = Bench(range(SEEDS.value), Path(RUNS.value), Path(RESULTS.value), quick=QUICK.value)
+    for name in tqdm(names, desc="claims"):
+        row = reproduce(name, bench)
+        tqdm.write(json.dumps(row, indent=1))
+        if WRITE.value:
+            tqdm.write(f"wrote {write(name.partition('/')[0], [row])}")
+
+
+if __name__ == "__main__":
+    run_main(main)
