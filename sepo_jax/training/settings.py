@@ -63,7 +63,11 @@ class DomainSettings:
 
 @dataclasses.dataclass(frozen=True)
 class SftSettings:
-    """Supervised warm start on the domain's expert traces. `steps = 0` leaves the stage out."""
+    """Supervised warm start. `steps = 0` leaves the stage out.
+
+    It learns from the file `data` (one conversation a line, see `domains.chat_files`); without one
+    from `num_decisions` expert traces of the domain, made in memory, one in five held out.
+    """
 
     steps: int = 200
     learning_rate: float = 1e-3
@@ -72,6 +76,8 @@ class SftSettings:
     batch_size: int = 64  # decisions a step
     num_decisions: int = 8000  # decisions in the data set
     data_seed: int = 42
+    data: str = ""  # a train.jsonl, such as experiments/make_sft_data.py writes
+    validation_data: str = ""  # "" = valid.jsonl beside it
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,14 +9,16 @@ from typing import Any, NamedTuple
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..credit import assign_credit
 from ..forest import Batch, Forest, ForestBuilder, fill
 from ..objective import Objective, make_objective
-from ..policy import Policy, render
+from ..policy import Policy
 from .batches import packing_of
 from .settings import Settings
+from .supervised_data import supervised_data
 
 
 class StepData(NamedTuple):
@@ -36,42 +38,39 @@ class StepData(NamedTuple):
 
 
 class SftStage:
-    """Supervised fine-tuning on expert traces: negative log-likelihood of the replies.
+    """Supervised fine-tuning: negative log-likelihood of the replies, reasoning included.
 
     The order of the data is a permutation for each pass, derived from the seed and the pass, so
-    the data position is a function of the step alone. One decision in five is held out. Decisions
-    repeat in a small game: there the held-out loss measures the fit, not generalisation.
+    the data position is a function of the step alone. Decisions repeat in a small game: there the
+    held-out loss measures the fit, not generalisation.
     """
 
     name = "sft"
 
     def __init__(self, settings: Settings, policy: Policy, domain: Any):
         self.settings = settings
-        traces = domain.expert_traces(settings.sft.num_decisions, settings.sft.data_seed)
-        examples = [encode_example(policy, messages, reply) for messages, reply in traces]
-        held_out = max(len(examples) // 5, 1)
-        order = np.random.default_rng(settings.sft.data_seed).permutation(len(examples))
-        self.validation = [examples[index] for index in order[:held_out]]
-        self.training = [examples[index] for index in order[held_out:]]
+        self.training, self.validation = supervised_data(settings, policy, domain)
         self._batch = None
         self._objective = make_objective("sft", policy, temperature=settings.rollout.temperature)
-        if not self.training:
-            raise ValueError(
-                f"sft.num_decisions={settings.sft.num_decisions} leaves no training data; "
-                "give at least 2"
-            )
 
     def evaluate(self, params: chex.ArrayTree) -> dict[str, float]:
         """Loss of the held-out decisions: mean negative log-likelihood of a token, in nats."""
         if self._batch is None:
-            forest = supervised_forest(self.validation)
-            credit = assign_credit(self._objective.algorithm, forest)
-            rows = packing_of(self._objective.policy)(
-                forest, row_length=self.settings.rollout.row_length
-            )
-            self._batch = fill(rows, **credit.arrays())
-        loss, _ = _evaluate(self._objective, params, self._batch)
-        return {"validation_loss": float(loss)}
+            self._batch = self._held_out_batch()
+        return {"validation_loss": float(_evaluate(self._objective, params, self._batch))}
+
+    def _held_out_batch(self) -> Batch:
+        """Held-out decisions [parts, rows, ...]; a part has no more rows than one of an update."""
+        forest = supervised_forest(self.validation)
+        credit = assign_credit(self._objective.algorithm, forest)
+        layout = partial(
+            packing_of(self._objective.policy),
+            forest,
+            row_length=self.settings.rollout.row_length,
+        )
+        most = max(self.settings.sft.batch_size // self.settings.optimizer.micro_batches, 1)
+        parts = -(-layout().tokens.shape[0] // most)
+        return fill(layout(parts=parts), **credit.arrays())
 
     def data(self, step: int, params: chex.ArrayTree) -> StepData:
         """The decisions of one step."""
@@ -88,15 +87,14 @@ class SftStage:
 
 
 @partial(jax.jit, static_argnums=0)
-def _evaluate(objective: Objective, params: chex.ArrayTree, batch: Batch):
-    return objective(params, batch)
-
-
-def encode_example(policy: Policy, messages, reply: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Token ids of a prompt and of its reply with the end token."""
-    prompt = tuple(render(policy.tokenizer, messages))
-    answer = policy.tokenizer.encode(reply, add_special_tokens=False)
-    return prompt, (*answer, policy.end_ids[0])
+def _evaluate(objective: Objective, params: chex.ArrayTree, batch: Batch) -> chex.Array:
+    """Loss of a batch [parts, rows, ...], one part after another."""
+    counts = jax.tree.map(lambda leaf: leaf.sum(0), jax.vmap(objective.counts)(batch))
+    shares = jax.lax.map(
+        lambda part: objective.loss_given_counts(params, part, counts)[0],
+        jax.tree.map(jnp.asarray, batch),
+    )
+    return shares.sum()
 
 
 def supervised_forest(examples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Forest:
