@@ -77,9 +77,9 @@ def game_config(
     sepo.credit, config.algorithm.name = options["credit"], options["algorithm"]
     sepo.objective, sepo.returns = options["objective"], options["returns"]
     config.sft.num_decisions = 4000 * len(games)
-    config.sft.steps, config.sft.batch_size = 800 if joint else 250, 32
+    config.sft.steps, config.sft.batch_size = 500 if joint else 250, 32
     config.sft.learning_rate, config.sft.final_learning_rate = 3e-3, 3e-4
-    sepo.steps = 40
+    sepo.steps = 25 if joint else 40
     sepo.learning_rate, sepo.final_learning_rate = 1e-3, 1e-4
     sepo.groups_per_opponent, sepo.rollouts_per_group = 2, 2 if joint else 4
     config.rollout.capacity = 384
