@@ -10,7 +10,10 @@ from ..names import check_option
 from ..rollout import decision_segments
 
 # What is compared: single decisions, or whole episodes.
-OF_DECISIONS = ("prompt", "round")
+OF_ROUNDS = ("round", "deal_round")
+OF_DECISIONS = ("prompt", *OF_ROUNDS)
+# Groups that an initial state has for itself; the others are of all episodes against an opponent.
+OF_DEALS = ("deal", "deal_round")
 GROUPINGS = (*OF_DECISIONS, "deal", "opponent")
 RETURNS = ("to_go", "immediate")
 
@@ -59,9 +62,10 @@ def samples_of_decisions(
         "round"   it is compared with the decisions of the same turn of the other episodes of its
                   group; in a game of one decision a round, that is the same round. No group holds
                   two decisions of an episode: no baseline depends on what it is subtracted from.
+        "deal_round"  the same, where a group is of one initial state.
 
     Args:
-      forest: of `rollout.play`, with rewards; decisions of an episode in order. For "round" each
+      forest: of `rollout.play`, with rewards; decisions of an episode in order. For rounds each
         prompt is a root of its own (`share_prompts=False`), since a group holds whole trees.
       episodes: the played episodes.
     """
@@ -75,7 +79,7 @@ def samples_of_decisions(
             reward[here] += reward[after]
     episode[actions] = np.arange(len(actions))
     group = forest.tree()
-    if group_by == "round":
+    if group_by in OF_ROUNDS:
         turn = np.zeros_like(forest.turn)
         turn[forest.parent[actions]] = turn[actions] = forest.turn[actions]
         _, group = np.unique(np.stack([forest.group, turn]), axis=1, return_inverse=True)

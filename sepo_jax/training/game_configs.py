@@ -19,6 +19,7 @@ from .settings import Settings, to_dict
 SOURCES = {"fresh": "fresh", "smollm2": "models/smollm2-135m"}
 STAGES = {"untrained": "base", "sft": "SFT", "sepo": "SEPO"}
 SEEDS = (0, 1, 2)
+_DEALT = ("auction", "negotiation_v2", "kuhn")
 
 
 def parse_options(argument: str | None, **defaults: Any) -> dict[str, Any]:
@@ -73,15 +74,18 @@ def game_config(
     sepo = config.sepo
     sepo.exploitability_weight, sepo.collusion_weight, sepo.externality_weight = weights
     sepo.exploiter_pool = ()
-    sepo.group_by = "round"
+    # Where chance deals values or items, what is compared starts from the same deal.
+    sepo.group_by = "deal_round" if joint or games[0] in _DEALT else "round"
     sepo.credit, config.algorithm.name = options["credit"], options["algorithm"]
     sepo.objective, sepo.returns = options["objective"], options["returns"]
     config.sft.num_decisions = 4000 * len(games)
-    config.sft.steps, config.sft.batch_size = 500 if joint else 250, 32
+    config.sft.steps, config.sft.batch_size = 400 if joint else 250, 32
     config.sft.learning_rate, config.sft.final_learning_rate = 3e-3, 3e-4
     sepo.steps = 25 if joint else 40
     sepo.learning_rate, sepo.final_learning_rate = 1e-3, 1e-4
-    sepo.groups_per_opponent, sepo.rollouts_per_group = 2, 2 if joint else 4
+    sepo.groups_per_opponent, sepo.rollouts_per_group = 2, 3 if joint else 4
+    if games[0] == "negotiation_v2":
+        sepo.groups_per_opponent = 4
     config.rollout.capacity = 384
     config.rollout.row_length = 512
     config.evaluation.match_episodes = 40

@@ -28,6 +28,7 @@ from ..sepo import (
 )
 from .decisions import (
     OF_DECISIONS,
+    OF_ROUNDS,
     check_comparison,
     reward_decisions,
     samples_of_decisions,
@@ -193,7 +194,7 @@ class SepoStage:
             balance = rounds / (len(games) * own) if sepo.credit == "credited" and own else 1.0
             rewards[game.places, : game.rewards.shape[1]] = balance * game.rewards
         # A group of rounds holds whole trees, and a prompt may come up in several rounds.
-        forest = build_forest(results[:count], share_prompts=sepo.group_by != "round")
+        forest = build_forest(results[:count], share_prompts=sepo.group_by not in OF_ROUNDS)
         forest = reward_decisions(forest, episodes[:count], rewards)
         played = forest.episode[decision_segments(forest)]
         if sepo.group_by in OF_DECISIONS:

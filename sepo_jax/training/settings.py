@@ -112,8 +112,9 @@ class SepoSettings:
     # each train episode ("per_rollout"), or times those of a train opponent ("shared").
     exploiter_episodes: int = 1
     # What is compared: decisions at the same "prompt", decisions of the same "round" (the first,
-    # the second, ... of their episodes), whole episodes from the same "deal", or all episodes
-    # against the same "opponent"; always within one opponent.
+    # the second, ... of their episodes), such decisions from one initial state, "deal_round", whole
+    # episodes from the same "deal", or all episodes against the same "opponent"; always within one
+    # opponent.
     group_by: str = "prompt"
     # What a decision earns, where decisions are compared: the rewards of its round and of all
     # later ones, "to_go", or of its round alone, "immediate" (the paper's).

@@ -9,6 +9,7 @@ import numpy as np
 from ..domains.base import Opponent
 from ..rollout import members
 from ..sandbox.episodes import EpisodeRequest
+from .decisions import OF_DEALS
 from .settings import Settings
 from .tasks import BEST_RESPONSE, Task, played_pools
 
@@ -79,7 +80,7 @@ class StepPlan:
                         request = EpisodeRequest(
                             {"opponent": opponent, "seat": seat, **task.label},
                             seed=episode_seed(self.settings.seed, step, number, deal),
-                            group=number * stride + deal if sepo.group_by == "deal" else number,
+                            group=number * stride + deal if sepo.group_by in OF_DEALS else number,
                         )
                         rollout = trained if pool == "train" else index % rollouts
                         trained += pool == "train"
