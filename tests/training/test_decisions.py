@@ -90,9 +90,10 @@ def test_decisions_of_a_round_are_compared_within_their_opponent():
     np.testing.assert_array_equal(to_go.reward[actions], [11, 10, 22, 20, 33, 30, 4])
 
 
-def test_no_group_of_rounds_holds_two_decisions_of_an_episode():
+@pytest.mark.parametrize("group_by", ["round", "deal_round"])
+def test_no_group_of_rounds_holds_two_decisions_of_an_episode(group_by):
     forest, episodes = two_episodes(shared=False)
-    samples = samples_of_decisions(forest, episodes, group_by="round").validate()
+    samples = samples_of_decisions(forest, episodes, group_by=group_by).validate()
     groups = samples.group[np.flatnonzero(samples.is_action)]
     assert len(set(groups[:3])) == 3 and groups[3] == groups[0]
 

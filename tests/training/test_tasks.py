@@ -114,13 +114,15 @@ def test_one_rollout_plays_all_opponents_of_all_games():
     assert len(set(keys)) == len(keys)
     groups = {(seat.request.group, seat.pool, seat.request.task["opponent"]) for seat in seats}
     assert len(groups) == len(played) == len({group for group, *_ in groups})
-    seats = plan_of(step=1, group_by="deal", responder=responder)
-    sizes = Counter(seat.request.group for seat in seats)
-    assert set(sizes.values()) == {3} and len(sizes) == 2 * len(played)
+    for group_by in ("deal", "deal_round"):
+        seats = plan_of(step=1, group_by=group_by, responder=responder)
+        sizes = Counter(seat.request.group for seat in seats)
+        assert set(sizes.values()) == {3} and len(sizes) == 2 * len(played)
+        deals = {(seat.request.group, seat.request.seed) for seat in seats}
+        assert len(deals) == len(sizes)  # one initial state each
 
 
-def test_a_single_game_is_planned_as_it_was_before_there_were_several():
-    """Seeds, groups and seats that a run with this config has always had."""
+def test_seeds_groups_and_seats_of_a_single_game():
     seats = plan_of(Kuhn(), exploiter_pool=("AlwaysBet",), collusion_weight=0.0, group_by="deal")
     assert [seat.rollout for seat in seats[:18]] == list(range(18))
     assert [seat.request.group for seat in seats[::3]] == [0, 1, 18, 19, 36, 37, 54, 55]
