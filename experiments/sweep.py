@@ -22,6 +22,7 @@ from sepo_jax.training.command_line import load_config, load_module, run_main
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = flags.DEFINE_string("config", "", "config file, with an argument after a colon if any")
 RUNS = flags.DEFINE_string("runs", "runs", "directory of all runs")
+SEEDS = flags.DEFINE_list("seeds", [], "only the runs of these seeds")
 WRITE = flags.DEFINE_bool("write", False, "write experiments/results/<config name>.json")
 DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
 
@@ -31,8 +32,7 @@ def mean_row(rows: list[list]) -> list:
     cells = []
     for values in list(zip(*rows, strict=True))[1:-1]:
         interval = seed_interval(values)
-        half = f" ± {interval.high - interval.mean:.3g}" if len(values) > 1 else ""
-        cells.append(f"{interval.mean:.3g}{half}")
+        cells.append(f"{interval.mean:.3g} ± {interval.high - interval.mean:.2g}")
     return ["mean", *cells, None]
 
 
@@ -44,8 +44,11 @@ def main() -> None:
     table = module.result(CONFIG.value.partition(":")[2])
     changes: list[dict] = []
     module.sweep(lambda **overrides: changes.append(overrides))
+    chosen = ",".join(SEEDS.value)
+    if chosen:
+        changes = [each for each in changes if str(each.get("seed")) in SEEDS.value]
     if not changes:
-        raise ValueError(f"sweep(add) of {CONFIG.value} adds no run")
+        raise ValueError(f"sweep(add) of {CONFIG.value} adds no run (--seeds={chosen})")
     rows, summary, commits = [], {}, []
     for overrides in changes:
         config = load_config(CONFIG.value)
@@ -59,11 +62,14 @@ def main() -> None:
         commits.append(summary["commit"])
         figures = [round(summary[key], 5) for key in table["columns"]]
         rows.append([config.seed, *figures, minutes])
-    rows.append(mean_row(rows))
+    seeds = [row[0] for row in rows]
+    if len(rows) > 1:
+        rows.append(mean_row(rows))
+    option = f" --seeds={chosen}" if chosen else ""
     result = {
         "title": table["title"],
-        "command": f"python experiments/sweep.py --config={CONFIG.value} --write",
-        "seeds": [row[0] for row in rows[:-1]],
+        "command": f"python experiments/sweep.py --config={CONFIG.value}{option} --write",
+        "seeds": seeds,
         "commit": commits[0] if len(set(commits)) == 1 else "several",
         "versions": {
             key.removeprefix("versions/"): value
