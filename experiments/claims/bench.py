@@ -118,6 +118,7 @@ class Bench:
                 min(config.sepo.steps, 2),
             )
             config.sft.num_decisions = 100
+            config.rollout.prefill_widths = (128,)  # one program to compile
         return read_settings(config)
 
     def run(self, arm: str, seed: int) -> Path:

@@ -159,8 +159,8 @@ def lambda_sweep(bench: Bench) -> Measured:
 
 CLAIMS = {
     "sepo/constant_penalty": Claim(
-        "A penalty shared by all rollouts cancels; per-rollout penalties are necessary",
-        "shared: zero gradient, loss and KL collapse to 0; papers.md: per_rollout has none either",
+        "A penalty shared by all rollouts cancels and gives no gradient",
+        "shared: zero gradient, loss and KL collapse to 0, metrics frozen",
         constant_penalty,
     ),
     "sepo/per_rollout_trains": Claim(
