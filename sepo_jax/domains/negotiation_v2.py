@@ -145,16 +145,15 @@ class ItemNegotiation(RepeatedGame):
         )
 
     def describe(self, view: View) -> str:
-        """The user message: round, pool, own values, demands so far, scores, question."""
-        lines = [
-            f"Round {view.round + 1} of {self.rounds}.",
-            f"Pool: {_named(pool_of(view))}. Your values: {_named(values_of(view))}.",
-        ]
+        """The user message: round, demands so far, scores, own values, pool, question."""
+        lines = [f"Round {view.round + 1} of {self.rounds}."]
         if view.past:
             lines.append("So far: " + "; ".join(map(_told, view.past)) + ".")
             own = sum(past.own_payoff for past in view.past)
             other = sum(past.other_payoff for past in view.past)
             lines.append(f"Score: you {own:g}, opponent {other:g}.")
+        # Last, so that they stand at the same distance from the reply in every round.
+        lines.append(f"Your values: {_named(values_of(view))}. Pool: {_named(pool_of(view))}.")
         lines.append("What do you demand?")
         return "\n".join(lines)
 

@@ -85,7 +85,9 @@ def game_config(
     sepo.learning_rate, sepo.final_learning_rate = 1e-3, 1e-4
     sepo.groups_per_opponent, sepo.rollouts_per_group = 2, 3 if joint else 4
     if games[0] == "negotiation_v2":
-        sepo.groups_per_opponent = 4
+        # Many deals differ more than many rollouts of one, and a demand must be read off the pool.
+        config.sft.steps, sepo.steps = 500, 30
+        sepo.groups_per_opponent, sepo.rollouts_per_group = 8, 2
     config.rollout.capacity = 384
     config.rollout.row_length = 512
     config.evaluation.match_episodes = 40

@@ -36,10 +36,10 @@ def test_prompt_in_full():
     assert (system["role"], user["role"]) == ("system", "user")
     assert user["content"] == (
         "Round 3 of 4.\n"
-        "Pool: Books 4, Hats 3, Balls 1. Your values: Books 2, Hats 3, Balls 5.\n"
         "So far: you 1 1 1, opponent 2 1 0: 10 and 15 points; "
         "you 4 0 0, opponent 2 1 0: 0 and 0 points.\n"
         "Score: you 10, opponent 15.\n"
+        "Your values: Books 2, Hats 3, Balls 5. Pool: Books 4, Hats 3, Balls 1.\n"
         "What do you demand?"
     )
     assert "alone on the last line" in system["content"]
@@ -228,9 +228,9 @@ def test_traces_hold_legal_demands_and_true_reasons(faithful):
         reason, last = reply.split("\n")
         assert last == word
         user = messages[1]["content"]
-        pool, values = (
+        values, pool = (
             [int(n) for n in re.findall(r"\d+", part)]
-            for part in re.search(r"Pool: (.*)\. Your values: (.*)\.", user).groups()
+            for part in re.search(r"Your values: (.*)\. Pool: (.*)\.", user).groups()
         )
         assert DOMAIN.parse(reply, demands_within(tuple(pool))) is not None
         demand = [int(n) for n in word.split()]
