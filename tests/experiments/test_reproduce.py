@@ -12,9 +12,11 @@ from script_modules import script_module
 from sepo_jax.evaluation.claims import FAILS, HOLDS, NOT_COMPARABLE, verdict
 from sepo_jax.evaluation.results import write_result
 from sepo_jax.sepo import SepoWeights
-from sepo_jax.training import read_settings
-from sepo_jax.training.command_line import load_config
+from sepo_jax.training.decisions import check_comparison
+from sepo_jax.training.loop import configured_algorithm
 from sepo_jax.training.setup import make_domain
+from sepo_jax.training.step_plan import StepPlan
+from sepo_jax.training.tasks import make_tasks
 
 ROOT = Path(__file__).parents[2]
 claims = script_module("claims")
@@ -220,22 +222,39 @@ def test_systematic_share_at_the_ends():
         sampled.systematic_share(np.ones((2, 2)))
 
 
-def test_arms_of_a_comparison_play_equally_many_episodes():
-    def episodes(arm):
-        config = load_config(str(bench.IPD))
-        config.update_from_flattened_dict(bench.ARMS[arm])
-        sepo = read_settings(config).sepo
-        each = sepo.groups_per_opponent * sepo.rollouts_per_group
-        steps = bench.ARMS[arm].get("sepo.steps", bench.STEPS)
-        return steps * (4 * each * (1 + 3) if sepo.credit == "per_rollout" else 7 * each)
+class Untrained(bench.Bench):
+    """A bench whose runs are taken to be there."""
 
-    assert episodes("credited") == episodes("per_rollout") == episodes("published") == 1344
+    def run(self, arm, seed):
+        return self.runs / arm
+
+
+def planned(arm):
+    """Settings, domain and the episodes of a step of an arm, as training would have them."""
+    settings = Untrained((0,), Path("runs"), Path()).settings(arm, 0)
+    domain = make_domain(settings.domain)
+    tasks = make_tasks(settings, domain)
+    return settings, domain, StepPlan(settings, tasks).seats(0, {})
+
+
+@pytest.mark.parametrize("arm", list(bench.ARMS))
+def test_every_arm_can_be_planned(arm):
+    settings, _, seats = planned(arm)
+    assert settings.policy.source == "runs/sft/policy" and settings.sft.steps == 0
+    assert settings.name == f"claim_ipd_{arm}" and seats[0].pool == "train"
+    check_comparison(settings.sepo.group_by, settings.sepo.returns)
+    assert configured_algorithm(settings).name == ("grpo" if arm == "published" else "rloo")
+
+
+def test_arms_of_a_comparison_play_equally_many_episodes():
+    equal = ("credited", "per_rollout", "published", "episode", "immediate", "pooled", "lambda_6.7")
+    for arm in equal:
+        settings, _, seats = planned(arm)
+        assert settings.sepo.steps * len(seats) == 1344, arm
 
 
 def test_one_pool_gives_the_others_a_second_role():
-    config = load_config(str(bench.IPD))
-    config.update_from_flattened_dict(bench.ARMS["one_pool"])
-    domain = make_domain(read_settings(config).domain)
+    _, domain, _ = planned("one_pool")
     own = bench.IteratedPrisonersDilemma.pools
     assert set(domain.pools["train"]) == {name for pool in own.values() for name in pool}
     assert domain.pools["exploiter"] == own["exploiter"] and len(own["train"]) == 4
