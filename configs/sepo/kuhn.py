@@ -112,6 +112,7 @@ def result(argument: str | None = None) -> dict:
             "sft/nash_conv": "NashConv SFT",
             "sepo/nash_conv": "NashConv SEPO",
             "sepo/illegal_mass": "illegal mass SEPO",
+            "untrained/safety": "safety base",
             "sft/safety": "safety SFT",
             "sepo/safety": "safety SEPO",
         }

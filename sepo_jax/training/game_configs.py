@@ -86,8 +86,9 @@ def game_config(
     sepo.groups_per_opponent, sepo.rollouts_per_group = 2, 3 if joint else 4
     if games[0] == "negotiation_v2":
         # Many deals differ more than many rollouts of one, and a demand must be read off the pool.
-        config.sft.steps, sepo.steps = 500, 30
-        sepo.groups_per_opponent, sepo.rollouts_per_group = 8, 2
+        config.sft.steps, sepo.steps = 400, 25
+        sepo.groups_per_opponent, sepo.rollouts_per_group = 6, 2
+        config.domain.invalid_penalty = 2.0  # a demand beyond the pool is invalid
     config.rollout.capacity = 384
     config.rollout.row_length = 512
     config.evaluation.match_episodes = 40
