@@ -38,7 +38,8 @@ QUICK = flags.DEFINE_bool("quick", False, "a smoke test: a few steps, numbers th
 DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
 
 NOTES = (
-    "Intervals are 95%, Student's t over the seeds unless it is said otherwise. A claim holds when "
+    "Intervals are 95%, Student's t over the seeds; of sampled shares, of the jackknife over "
+    "batches at these seeds' warm starts. A claim holds when "
     "every finding that decides, which are those with a bound, has its whole interval on that "
     "side; it fails otherwise, also where an interval crosses its bound. Seconds count every run "
     "of a claim, those shared with other claims included. Figures: experiments/results/figures."

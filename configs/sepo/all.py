@@ -18,18 +18,21 @@ from sepo_jax.training import game_configs as shared
 
 GAMES = ["ipd", "auction", "negotiation_v1", "negotiation_v2", "kuhn"]
 WEIGHTS = (2.4, 2.4, 2.4)  # lambda_e, lambda_c, lambda_x
+GAME_WEIGHTS = {"kuhn": (1.5, 0.0, 0.0)}
 
 
 def get_config(argument: str | None = None) -> config_dict.ConfigDict:
-    """The config; options of the argument are those of `game_configs.game_options`."""
+    """The config; options of the argument are those of `game_configs.game_config`."""
     config = shared.game_config(GAMES, WEIGHTS, argument)
-    config.sepo.game_weights = {"kuhn": (1.5, 0.0, 0.0)}
+    config.sepo.game_weights = GAME_WEIGHTS
     return config
 
 
 def result(argument: str | None = None) -> dict:
     """What `experiments/sweep.py` tabulates."""
-    return shared.result_table(GAMES, WEIGHTS, argument)
+    table = shared.result_table(GAMES, WEIGHTS, argument)
+    kuhn = ", ".join(f"{weight:g}" for weight in GAME_WEIGHTS["kuhn"])
+    return table | {"notes": f"{table['notes']} Kuhn poker has its own weights: {kuhn}."}
 
 
 sweep = shared.add_seeds

@@ -19,7 +19,7 @@ WEIGHTS = (3.0, 2.0, 1.8)  # lambda_e, lambda_c, lambda_x
 
 
 def get_config(argument: str | None = None) -> config_dict.ConfigDict:
-    """The config; options of the argument are those of `game_configs.game_options`."""
+    """The config; options of the argument are those of `game_configs.game_config`."""
     return shared.game_config(["negotiation_v1"], WEIGHTS, argument)
 
 

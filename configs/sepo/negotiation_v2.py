@@ -18,7 +18,7 @@ WEIGHTS = (2.4, 2.4, 2.4)  # lambda_e, lambda_c, lambda_x
 
 
 def get_config(argument: str | None = None) -> config_dict.ConfigDict:
-    """The config; options of the argument are those of `game_configs.game_options`."""
+    """The config; options of the argument are those of `game_configs.game_config`."""
     return shared.game_config(["negotiation_v2"], WEIGHTS, argument)
 
 

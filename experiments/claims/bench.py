@@ -2,8 +2,9 @@
 
 An arm is a training run of configs/sepo/ipd.py with a few settings changed. All arms of a seed
 start from the same warm start, and all are judged by the same play against the paper's own pools,
-whatever they were trained on. The numbers of steps give the arms of one comparison equally many
-episodes.
+whatever they were trained on. Credit modes are compared at equally many episodes; the other arms
+take equally many steps, whose episodes differ where an arm plays more opponents ("one_pool") or
+leaves out pools that nothing of its reward needs ("reward_only", "welfare_only", "lambda_0").
 """
 
 import dataclasses

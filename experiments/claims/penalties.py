@@ -13,13 +13,13 @@ from sepo_jax.domains import IteratedPrisonersDilemma, Kuhn
 from sepo_jax.domains.kuhn_players import INFOSETS
 from sepo_jax.evaluation.claims import Finding
 from sepo_jax.evaluation.statistics import seed_interval
-from sepo_jax.sepo import EpisodeArrays, SepoWeights, assign_rewards, payoff_scale
+from sepo_jax.sepo import EpisodeArrays, payoff_scale
 from sepo_jax.sepo.episodes import COLLUSIVE, EXPLOITER, TRAIN
 from sepo_jax.sepo.exact import exact_episodes
 
 from .base import Measured, Panel
 from .bench import Bench
-from .sampled import CHARGED, EXTERNALITY, FREE, PARTS, sampled_shares
+from .sampled import CHARGED, EXTERNALITY, PARTS, penalty_part, sampled_shares
 
 # Norms of enumerated gradients: rounding below, a gradient above.
 ROUNDING, PRESENT = 1e-9, 1e-3
@@ -90,15 +90,6 @@ def expected_gradient(weight: np.ndarray, scores: np.ndarray, rewards: np.ndarra
       weight: [E], in proportion to probabilities. scores: [E, parameters]. rewards: [E, R].
     """
     return (weight / weight.sum() * rewards.mean(axis=1)) @ scores
-
-
-def penalty_part(arrays: EpisodeArrays, weights: SepoWeights, scale: float, credit: str):
-    """What the penalties add to the rewards, [E, R]."""
-    balance = credit == "credited"
-    charged, free = (
-        assign_rewards(arrays, each, scale, credit, balance=balance) for each in (weights, FREE)
-    )
-    return charged - free
 
 
 def exact_norms(game: Tabular, seed: int) -> dict[str, float]:
@@ -194,7 +185,8 @@ def constant_penalty(bench: Bench) -> Measured:
         name = f"exact norm, {label}"
         findings.append(Finding(name, found, side, ROUNDING if largest else PRESENT))
     single = seed_interval(worst("spread", min))
-    findings.append(Finding("of a single rollout", single, "above", PRESENT))
+    name = "exact norm of one rollout, per_rollout: e, c"
+    findings.append(Finding(name, single, "above", PRESENT))
     sampled = sampled_shares(bench)
     findings += sampled.findings
     panels = [

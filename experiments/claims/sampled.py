@@ -27,7 +27,13 @@ from sepo_jax.evaluation.statistics import Interval
 from sepo_jax.objective import Objective, make_objective
 from sepo_jax.rollout import build_forest, play
 from sepo_jax.sandbox.environments import domain_environments
-from sepo_jax.sepo import SepoWeights, assign_rewards, from_episodes, from_results
+from sepo_jax.sepo import (
+    EpisodeArrays,
+    SepoWeights,
+    assign_rewards,
+    from_episodes,
+    from_results,
+)
 from sepo_jax.training import Settings
 from sepo_jax.training.batches import BatchMaker
 from sepo_jax.training.decisions import reward_decisions, samples_of_decisions
@@ -98,6 +104,17 @@ def mean_share(shares: Sequence[Share], level: float = 0.95) -> Interval:
     return Interval(*interval, len(shares), level, "jackknife")
 
 
+def penalty_part(
+    arrays: EpisodeArrays, weights: SepoWeights, scale: float, credit: str
+) -> np.ndarray:
+    """What the penalties add to the rewards, [E, R]."""
+    balance = credit == "credited"
+    charged, free = (
+        assign_rewards(arrays, each, scale, credit, balance=balance) for each in (weights, FREE)
+    )
+    return charged - free
+
+
 def penalty_forests(
     settings: Settings, policy: Any, params: chex.ArrayTree, step: int
 ) -> Iterator[tuple[str, Any]]:
@@ -125,14 +142,11 @@ def penalty_forests(
     for label, (arm, credit, weights) in PARTS.items():
         if arm != sepo.credit:
             continue
-        charged, free = (
-            assign_rewards(arrays, each, task.scale, credit, balance=credit == "credited")
-            for each in (weights, FREE)
-        )
+        added = penalty_part(arrays, weights, task.scale, credit)
         # Train episodes come first; under "credited" every episode trains.
         count = len(seats) if credit == "credited" else sum(s.pool == "train" for s in seats)
         forest = build_forest(list(results[:count]), share_prompts=False)
-        forest = reward_decisions(forest, episodes[:count], charged - free)
+        forest = reward_decisions(forest, episodes[:count], added)
         yield label, samples_of_decisions(forest, episodes[:count], group_by="round")
 
 

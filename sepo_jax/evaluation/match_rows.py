@@ -17,10 +17,10 @@ from ..names import check_option
 from ..sandbox.episodes import EpisodeRequest
 from ..sandbox.protocol import TooManyFailures
 from ..sepo import SepoWeights, evaluate, from_episodes, payoff_scale
+from ..sepo.episodes import POOLS
 from ..sepo.metrics import rate
 from .statistics import Interval, normal_interval
 
-POOLS = ("train", "exploiter", "collusive")
 NO_LABEL: Mapping[str, str] = MappingProxyType({})
 
 
