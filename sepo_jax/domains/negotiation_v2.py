@@ -92,6 +92,7 @@ class ItemNegotiation(RepeatedGame):
 
     name = "negotiation_v2"
     max_payoff = 10.0
+    best_payoff = float(TOTAL_VALUE * LARGEST_POOL)
     default_rounds = 4
     pools = POOLS
     experts = EXPERTS

@@ -19,7 +19,7 @@ from .settings import Settings, to_dict
 SOURCES = {"fresh": "fresh", "smollm2": "models/smollm2-135m"}
 STAGES = {"untrained": "base", "sft": "SFT", "sepo": "SEPO"}
 SEEDS = (0, 1, 2)
-_DEALT = ("auction", "negotiation_v2", "kuhn")
+_DEALT = ("auction", "negotiation_v2")
 
 
 def parse_options(argument: str | None, **defaults: Any) -> dict[str, Any]:
@@ -143,6 +143,7 @@ def use_paper_numbers(config: config_dict.ConfigDict) -> None:
     config.sft.steps, config.sft.warmup_steps = 2400, 100
     config.sft.learning_rate, config.sft.final_learning_rate = 2e-5, 0.0
     sepo = config.sepo
+    sepo.group_by = "round"  # theirs compare all rollouts against an opponent
     sepo.credit, sepo.returns, config.algorithm.name = "per_rollout", "immediate", "grpo"
     config.algorithm.overrides = {"ratio": "sequence", "kl_weight": 0.1}
     sepo.groups_per_opponent, sepo.rollouts_per_group = 2, 2

@@ -102,6 +102,8 @@ class SepoSettings:
     objective: str = "sepo"
     # Clamp the mean over all exploiters in place of each one's own; evaluation always does each.
     pooled_exploiters: bool = False
+    # With "credited" each opponent is compared with itself, so an algorithm that divides by the
+    # spread of a group (scale != "none") forgets how much the terms of the objective weigh.
     credit: str = "credited"
     train_pool: tuple = ()
     exploiter_pool: tuple = ("best_response",)

@@ -242,7 +242,7 @@ def test_players_that_answer_a_demand_open_again_after_a_forfeit(name):
     assert first == after_forfeit
     left = [p - d for p, d in zip(episode.situation.data.pool, (1, 0, 1), strict=True)]
     assert after_demand == write_units(left)
-    assert (episode.rounds[1].own, episode.rounds[1].opponent) == (0, 10)
+    assert (episode.rounds[1].own, episode.rounds[1].opponent) == (0, 40)
     assert (episode.rounds[1].harmful, episode.rounds[1].externality) == (1, 1)
 
 
