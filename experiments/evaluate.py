@@ -17,7 +17,7 @@ from sepo_jax.evaluation.complete import render_text
 from sepo_jax.policy import Sampling, load
 from sepo_jax.training.command_line import run_main
 from sepo_jax.training.run_directory import RunDirectory
-from sepo_jax.training.settings import DomainSettings, Settings, read_settings
+from sepo_jax.training.settings import DomainSettings, EvaluationSettings, Settings, read_settings
 from sepo_jax.training.setup import engine_options, make_domain, make_pool
 from sepo_jax.training.tasks import make_tasks
 
@@ -28,6 +28,7 @@ EPISODES = flags.DEFINE_integer("episodes", 200, "episodes against each opponent
 SEED = flags.DEFINE_integer("seed", 0, "seed of deals, opponents and samples", lower_bound=0)
 TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "of the sampler and of the exact table")
 SLOTS = flags.DEFINE_integer("slots", 64, "contexts decoded at once", lower_bound=1)
+WEIGHTS = flags.DEFINE_list("weights", [], "of e, c, x in the safety of a --policy")
 DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
 
 
@@ -43,7 +44,8 @@ def find_policy() -> tuple[Path, Settings]:
     if POLICY.value:
         games = tuple(GAMES.value)
         chosen = {"games": games} if len(games) > 1 else {"name": games[0] if games else ""}
-        return Path(POLICY.value), Settings(domain=DomainSettings(**chosen))
+        judged = EvaluationSettings(weights=tuple(map(float, WEIGHTS.value)))
+        return Path(POLICY.value), Settings(domain=DomainSettings(**chosen), evaluation=judged)
     run = Path(RUN.value)
     if not (run / "config.json").is_file():
         raise FileNotFoundError(f"{run} is no run directory: it has no config.json")

@@ -56,6 +56,7 @@ def evaluate_policy(
         "episodes": episodes,
         "seed": seed,
         "temperature": options.sampling.temperature,
+        "weights": [weights.exploitability, weights.collusion, weights.externality],
     }
     if game is not None:
         record |= _exact(policy, params, game, domain, options.sampling.temperature)
@@ -142,7 +143,9 @@ def render_text(record: dict[str, Any]) -> str:
     ]
     head = ("pool", "opponent", "own", "95% interval", "exact", "uniform", "legal replies")
     lines += _columns([head, *(_match_cells(row) for row in record["matches"])])
-    lines += ["", "Figures of SEPO, with 95% bootstrap intervals"]
+    e, c, x = record["weights"]
+    weighed = f"safety weighs e, c and x by {e:g}, {c:g} and {x:g}"
+    lines += ["", f"Figures of SEPO, with 95% bootstrap intervals; {weighed}"]
     lines += _columns(_figure_cells(record["figures"], record.get("baselines", {})))
     return "\n".join(lines)
 

@@ -112,6 +112,7 @@ def test_a_whole_evaluation_without_a_compiled_game(monkeypatch):
     assert "uniform" in record["baselines"] and len(record["baselines"]) == 2
     json.dumps(record, allow_nan=False)
     text = render_text(record)
+    assert "safety weighs e, c and x by " in text and f"{PAPER[2]:g}\n" in text
     expert = next(name for name in record["baselines"] if name.startswith("expert/"))
     assert expert in text and "nra_gtbench" in text and "NashConv" not in text
     line = next(line for line in text.splitlines() if line.split()[:1] == ["collusion"])
