@@ -126,6 +126,10 @@ LEGAL = demands_within(POOL)
         ("I take two balls.\n**[1, 0, 2]**\n", "1 0 2"),
         ("My demand: 3 1 4.", "3 1 4"),
         ("0 0 0", "0 0 0"),
+        ("Books: 1, Hats: 0, Balls: 2", "1 0 2"),
+        ("I demand 2 balls, 1 book and 0 hats.", "1 0 2"),
+        ("\\boxed{1, 0, 2}", "1 0 2"),
+        ("3 books, 2 hats, 4 balls", None),
         ("3 2 4", None),  # two hats of one
         ("4 0 0", None),
         ("1 0", None),

@@ -141,6 +141,16 @@ def test_last_line():
     assert last_line(" \n") == ""
 
 
+@pytest.mark.parametrize("end", ["```", "~~~", "</answer>", "</final_answer>\n```\n \n"])
+def test_lines_that_only_close_something_are_passed_over(end):
+    assert last_line(f"<answer>\nBET\n{end}") == "BET"
+    assert parse_word(f"```text\nBET\n{end}", ("PASS", "BET")) == 1
+    assert parse_numbers(f"```\n5\n{end}", 1) == (5,)
+    assert last_line(f"{end.splitlines()[0]}\n") == end.splitlines()[0]
+    for other in ("<answer>", "```text", "---", "``", "x</answer>", "</s 5>"):
+        assert last_line(f"BET\n{other}") == other
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -152,6 +162,20 @@ def test_last_line():
         ("_5_", 5),
         ("Fine. `5`!", 5),
         ("“5”", 5),
+        *((f"{left}5{right}", 5) for left, right in ("«»", "「」", "【】", "（）")),
+        ("答案：5。", 5),
+        ("### 5", 5),
+        ("• 5", 5),
+        ("Half each → 5", None),  # "half" leaves the number open
+        ("So → 5", 5),
+        ("\\boxed{5}", 5),
+        ("My answer: $\\boxed{\\text{5}}$.", 5),
+        ("$$\\boxed{5}$$", 5),
+        ("\\[ \\mathbf{5} \\]", 5),
+        ("\\(5\\)", 5),
+        ("$ 5 $", 5),
+        ("<answer>5</answer>", 5),
+        ("<b>Demand:</b> 5", 5),
         ("0", 0),
         ("999999999", 999999999),
         ("", None),
@@ -199,6 +223,21 @@ def test_last_line():
         ("5\ufe0f\u20e3", None),
         ("\u200b5", None),
         ("5\u200b", None),
+        *((f"\\boxed{{{inner}}}", None) for inner in ("-5", "x^5", "5x", "5%", "5.5", "\\not 5")),
+        ("-\\boxed{5}", None),
+        ("\\sqrt{5}", None),
+        ("\\sqrt{\\text{5}}", None),
+        ("\\boxed{5}^x", None),
+        ("\\boxed{5}\\%", None),
+        ("-$5$", None),
+        ("$-5$", None),
+        ("I pay $5 and keep a $", None),
+        ("-<b>5</b>", None),
+        ("5<b>th</b>", None),
+        ("x<b>5</b>", None),
+        ("<s>5</s>", None),
+        ("<del>5</del>", None),
+        ("~~5~~", None),
         ("1. Take everything", None),
         ("1) Take everything", None),
     ],
