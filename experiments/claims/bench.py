@@ -10,7 +10,7 @@ leaves out pools that nothing of its reward needs ("reward_only", "welfare_only"
 import dataclasses
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,7 +84,7 @@ class Bench:
     used: dict[Path, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        self._judged: dict[tuple, dict[str, float]] = {}
+        self._kept: dict[Any, Any] = {}
         self._begun = (time.perf_counter(), 0.0)
 
     def start(self) -> None:
@@ -157,12 +157,15 @@ class Bench:
         Args:
           arm: of `ARMS`, "sft" for the warm start, or "base" for the fresh policy before it.
         """
-        key = (arm, seed)
         if arm != "base":
             self.run(arm, seed)
-        if key not in self._judged:
-            self._judged[key] = self._judge(arm, seed)
-        return self._judged[key]
+        return self.once((arm, seed), lambda: self._judge(arm, seed))
+
+    def once(self, key: Any, measure: Callable[[], Any]) -> Any:
+        """What `measure()` gave when it was first asked for under this key."""
+        if key not in self._kept:
+            self._kept[key] = measure()
+        return self._kept[key]
 
     def _judge(self, arm: str, seed: int) -> dict[str, float]:
         settings, domain = self.settings(arm, seed), IteratedPrisonersDilemma()

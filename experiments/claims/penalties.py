@@ -12,16 +12,28 @@ import numpy as np
 from sepo_jax.domains import IteratedPrisonersDilemma, Kuhn
 from sepo_jax.domains.kuhn_players import INFOSETS
 from sepo_jax.evaluation.claims import Finding
-from sepo_jax.evaluation.statistics import seed_interval
+from sepo_jax.evaluation.statistics import Interval, seed_interval
 from sepo_jax.sepo import EpisodeArrays, payoff_scale
 from sepo_jax.sepo.episodes import COLLUSIVE, EXPLOITER, TRAIN
 from sepo_jax.sepo.exact import exact_episodes
 
 from .base import Measured, Panel
 from .bench import Bench
-from .sampled import CHARGED, EXTERNALITY, PARTS, penalty_part, sampled_shares
+from .sampled import (
+    CHARGED,
+    EXTERNALITY,
+    PARTS,
+    difference_of_shares,
+    mean_of,
+    mean_share,
+    norm_by_credited,
+    penalty_part,
+    share_panels,
+    warm_start_shares,
+)
 
-# Norms of enumerated gradients: rounding below, a gradient above.
+# Norms of enumerated gradients: rounding below, a gradient above. Of sampled ones, which have
+# single precision, a ratio below PRESENT is rounding.
 ROUNDING, PRESENT = 1e-9, 1e-3
 _LABELS = tuple(PARTS)
 
@@ -162,35 +174,73 @@ def rollouts(game: Tabular, logits: np.ndarray) -> tuple[EpisodeArrays, np.ndarr
     return arrays, weight / weight.sum(), game.scores(sides[0][1], logits)[picked[0]]
 
 
-def constant_penalty(bench: Bench) -> Measured:
-    """The gradient of the penalties is 0 under shared, 0 in expectation under per_rollout except
-    for the externality, and present under credited.
-
-    Of the exact norms in two games the one decides that speaks more against this.
-    """
+def all_norms(bench: Bench) -> tuple[dict[str, list[dict[str, float]]], list[Panel]]:
+    """Game -> `exact_norms` for each seed, and their panels."""
     norms = {
         name: [exact_norms(game, seed) for seed in bench.seeds] for name, game in GAMES.items()
     }
-
-    def worst(label: str, choose: Callable) -> list[float]:
-        return [
-            choose(each[label] for each in games) for games in zip(*norms.values(), strict=True)
-        ]
-
-    claimed = dict(zip(_LABELS, ("below", "below", "above", "above"), strict=True))
-    findings = []
-    for label, side in claimed.items():
-        largest = side == "below"
-        found = seed_interval(worst(label, max if largest else min))
-        name = f"exact norm, {label}"
-        findings.append(Finding(name, found, side, ROUNDING if largest else PRESENT))
-    single = seed_interval(worst("spread", min))
-    name = "exact norm of one rollout, per_rollout: e, c"
-    findings.append(Finding(name, single, "above", PRESENT))
-    sampled = sampled_shares(bench)
-    findings += sampled.findings
     panels = [
         Panel(f"{name}, exact norm", {label: [n[label] for n in each] for label in each[0]})
         for name, each in norms.items()
     ]
-    return Measured(findings, [*panels, *sampled.panels])
+    return norms, panels
+
+
+def extreme(norms: Mapping[str, list[dict[str, float]]], label: str, choose: Callable) -> Interval:
+    """The largest or smallest norm of the games, `choose` being max or min, over the seeds."""
+    found = [choose(each[label] for each in games) for games in zip(*norms.values(), strict=True)]
+    return seed_interval(found)
+
+
+def constant_penalty(bench: Bench) -> Measured:
+    """A penalty that all rollouts share gives no gradient.
+
+    Decided by what is shared: the larger exact norm of two games, and the language policy's norm
+    by that of the credited penalties. Those of the other credit modes are shown beside it.
+    """
+    norms, panels = all_norms(bench)
+    shares = warm_start_shares(bench)
+    shared, per_rollout, _, credited = _LABELS
+    ratio = seed_interval(norm_by_credited(shares, shared))
+    findings = [
+        Finding("exact norm, shared: e, c", extreme(norms, shared, max), "below", ROUNDING),
+        Finding("sampled norm by credited, shared: e, c", ratio, "below", PRESENT),
+        Finding("exact norm, per_rollout: e, c", extreme(norms, per_rollout, max)),
+        Finding("exact norm, credited: e, c", extreme(norms, credited, min)),
+    ]
+    return Measured(findings, [*panels, *share_panels(shares)])
+
+
+def per_rollout_gradient(bench: Bench) -> Measured:
+    """The penalties e and c of each rollout have an expected gradient that trains on them.
+
+    Decided by the exact norm in two games, of which the larger speaks more for it. Where that is 0
+    the claim fails: auxiliary episodes are independent of the train episode that they are charged
+    to, so they add noise alone, and of the penalties only the externality teaches. In the language
+    policy no interval can show a gradient to be 0; there the systematic share of credited
+    penalties less that of per_rollout's is shown.
+    """
+    norms, panels = all_norms(bench)
+    shares = warm_start_shares(bench)
+    _, charged, external, credited = _LABELS
+    findings = [
+        Finding(
+            "exact norm of the expected gradient, per_rollout: e, c",
+            extreme(norms, charged, max),
+            "above",
+            PRESENT,
+        ),
+        Finding("exact norm of one rollout, per_rollout: e, c", extreme(norms, "spread", min)),
+        Finding("exact norm, per_rollout: x", extreme(norms, external, min)),
+        Finding("exact norm, credited: e, c", extreme(norms, credited, min)),
+        Finding(
+            "sampled share, credited - per_rollout: e, c",
+            difference_of_shares(shares[credited], shares[charged]),
+        ),
+        *(Finding(f"sampled share, {label}", mean_share(shares[label])) for label in _LABELS),
+        *(
+            Finding(f"|mean| by its error, {label}", mean_of([s.ratio for s in shares[label]]))
+            for label in (charged, credited)
+        ),
+    ]
+    return Measured(findings, [*panels, *share_panels(shares)])

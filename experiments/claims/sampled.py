@@ -22,7 +22,6 @@ from tqdm import tqdm
 
 from sepo_jax.algorithms import get_algorithm
 from sepo_jax.domains import IteratedPrisonersDilemma
-from sepo_jax.evaluation.claims import Finding
 from sepo_jax.evaluation.statistics import Interval
 from sepo_jax.objective import Objective, make_objective
 from sepo_jax.rollout import build_forest, play
@@ -42,8 +41,8 @@ from sepo_jax.training.setup import engine_options, make_policy
 from sepo_jax.training.step_plan import StepPlan
 from sepo_jax.training.tasks import make_tasks
 
-from .base import Measured, Panel
-from .bench import Bench
+from .base import Panel
+from .bench import WARM_START, Bench
 
 FREE = SepoWeights(0.0, 0.0, 0.0)
 CHARGED = SepoWeights(2.4, 1.0, 0.0)  # the penalties that auxiliary episodes measure
@@ -171,37 +170,49 @@ def sampled_gradients(bench: Bench, seed: int, batches: int) -> dict[str, list[n
     return found
 
 
-def sampled_shares(bench: Bench) -> Measured:
-    """The systematic share of the penalties' gradient of the language policy in the prisoner's
-    dilemma, right after the warm start."""
-    batches = 3 if bench.quick else BATCHES
-    gradients = [sampled_gradients(bench, seed, batches) for seed in bench.seeds]
-    shares = {label: [systematic_share(each[label]) for each in gradients] for label in PARTS}
-    sides = dict(zip(PARTS, ("around", "around", "above", "above"), strict=True))
-    findings = [
-        Finding(f"sampled share, {label}", mean_share(shares[label]), side)
-        for label, side in sides.items()
+def warm_start_shares(bench: Bench) -> dict[str, list[Share]]:
+    """Label of `PARTS` -> the systematic share of the penalties' gradient of the language policy in
+    the prisoner's dilemma for each seed, right after its warm start; played once for a bench."""
+    for seed in bench.seeds:
+        bench.run(WARM_START, seed)
+
+    def measure() -> dict[str, list[Share]]:
+        batches = 3 if bench.quick else BATCHES
+        gradients = [sampled_gradients(bench, seed, batches) for seed in bench.seeds]
+        return {label: [systematic_share(each[label]) for each in gradients] for label in PARTS}
+
+    return bench.once("warm start shares", measure)
+
+
+def norm_by_credited(shares: dict[str, list[Share]], label: str) -> list[float]:
+    """Root mean square norm of a part's gradients by that of the credited e and c, a seed each."""
+    pairs = zip(shares[label], shares["credited: e, c"], strict=True)
+    return [part.norm / credited.norm for part, credited in pairs]
+
+
+def difference_of_shares(first: Sequence[Share], second: Sequence[Share]) -> Interval:
+    """Mean share of the first less that of the second; they come from different episodes, so their
+    squared errors add."""
+    a, b = mean_share(first), mean_share(second)
+    mean, error = a.mean - b.mean, float(np.hypot(a.standard_error, b.standard_error))
+    margin = NormalDist().inv_cdf((1 + a.level) / 2) * error
+    return Interval(mean, mean - margin, mean + margin, error, a.count, a.level, a.method)
+
+
+def share_panels(shares: dict[str, list[Share]]) -> list[Panel]:
+    """The share and the mean by its error, for every label."""
+    return [
+        Panel(
+            "language policy, systematic share",
+            {label: [share.share for share in each] for label, each in shares.items()},
+            0.0,
+        ),
+        Panel(
+            "language policy, |mean gradient| by its error",
+            {label: [share.ratio for share in each] for label, each in shares.items()},
+            1.0,
+        ),
     ]
-    findings += [
-        Finding(f"|mean| by its error, {label}", mean_of([s.ratio for s in shares[label]]))
-        for label in PARTS
-        if label.endswith("e, c")
-    ]
-    return Measured(
-        findings,
-        [
-            Panel(
-                "language policy, systematic share",
-                {label: [share.share for share in each] for label, each in shares.items()},
-                0.0,
-            ),
-            Panel(
-                "language policy, |mean gradient| by its error",
-                {label: [share.ratio for share in each] for label, each in shares.items()},
-                1.0,
-            ),
-        ],
-    )
 
 
 def mean_of(values: Sequence[float]) -> Interval:

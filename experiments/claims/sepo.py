@@ -13,7 +13,7 @@ from sepo_jax.evaluation.statistics import seed_interval
 from .base import Claim, Measured, Panel
 from .bench import WARM_START, Bench, by_arm, differences
 from .kuhn import exploit_pool
-from .penalties import constant_penalty
+from .penalties import constant_penalty, per_rollout_gradient
 from .tables import negotiation_positive, safety_above_base
 
 # What tit-for-tat gives away to the exploiters a round: 0.625 to one, 0 to the other.
@@ -162,6 +162,11 @@ CLAIMS = {
         "A penalty shared by all rollouts cancels and gives no gradient",
         "shared: zero gradient, loss and KL collapse to 0, metrics frozen",
         constant_penalty,
+    ),
+    "sepo/per_rollout_gradient": Claim(
+        "The per-rollout penalty trains: its e and c carry an expected gradient",
+        "per-rollout penalties mend the collapse of the shared one; no norm",
+        per_rollout_gradient,
     ),
     "sepo/per_rollout_trains": Claim(
         "The published per-rollout form trains and lowers e",

@@ -181,6 +181,39 @@ def test_enumerated_penalties(name):
     assert norms["per_rollout: x"] > 0.01 and norms["credited: e, c"] > 0.1
 
 
+SYSTEMATIC = {"shared: e, c": (0.0, 0.0), "per_rollout: e, c": (0.0, 0.2)}
+SYSTEMATIC |= {"per_rollout: x": (0.4, 0.1), "credited: e, c": (0.5, 0.1)}
+
+
+def with_shares(norms):
+    measured = Measurements({})
+    measured.run = lambda arm, seed: Path()
+    shares = {
+        label: [sampled.Share(share, error, 1.0, norms.get(label, 2.0))] * 3
+        for label, (share, error) in SYSTEMATIC.items()
+    }
+    measured.once = lambda key, measure: shares
+    return measured
+
+
+@pytest.mark.parametrize(("norm", "expected"), [(0.0, HOLDS), (1e-6, HOLDS), (0.1, FAILS)])
+def test_the_shared_penalty_alone_decides_the_claim_about_it(norm, expected):
+    measured = penalties.constant_penalty(with_shares({"shared: e, c": norm}))
+    assert verdict(measured.findings) == expected
+    assert all("shared" in finding.name for finding in measured.findings if finding.decides)
+    assert measured.findings[1].found.mean == pytest.approx(norm / 2.0)
+
+
+def test_penalties_of_each_rollout_do_not_teach_e_and_c():
+    measured = penalties.per_rollout_gradient(with_shares({}))
+    assert verdict(measured.findings) == FAILS
+    (difference,) = [f.found for f in measured.findings if "credited - per_rollout" in f.name]
+    # Three seeds: errors 0.1 and 0.2 a seed have the joint error sqrt(0.01 + 0.04) / sqrt(3).
+    assert difference.mean == pytest.approx(0.5)
+    assert difference.standard_error == pytest.approx((0.05 / 3) ** 0.5)
+    assert difference.high - difference.mean == pytest.approx(1.959964 * (0.05 / 3) ** 0.5)
+
+
 def test_scores_of_enumerated_outcomes_average_to_zero():
     for game in penalties.GAMES.values():
         logits = np.random.default_rng(1).normal(size=game.size)
