@@ -196,14 +196,14 @@ def check_integer(name: str, value: object, minimum: int) -> int:
 
 
 def check_action(name: str, action: object, legal: Sequence[str]) -> int:
-    """Returns the index that opponent `name` played; ValueError when it is none into `legal`."""
+    """Returns the index that player `name` played; ValueError when it is none into `legal`."""
     try:
         index = operator.index(action)  # type: ignore[arg-type]
     except TypeError:
         index = -1
     if not 0 <= index < len(legal):
         allowed = ", ".join(f"{i} ({word})" for i, word in enumerate(legal))
-        raise ValueError(f"opponent {name} played {action!r}; allowed: {allowed}")
+        raise ValueError(f"{name} played {action!r}; allowed: {allowed}")
     return index
 
 

@@ -130,6 +130,14 @@ class SplitBargaining(RepeatedGame):
         "Random": (0.08, RandomSplit),
     }
 
+    def __init__(
+        self, rounds: int | None = None, faithful: bool = False, on_invalid: str = "fallback"
+    ):
+        super().__init__(rounds, faithful, on_invalid)
+        if self.faithful:
+            # 9 against 2: the most uneven breakdown.
+            self.worst_externality = 1.0 + 0.5 * (9 - 2) / PIE
+
     def situation(self, seed: int, number: int) -> Situation:
         """Every round is the same."""
         return Situation(DEMANDS)

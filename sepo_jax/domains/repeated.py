@@ -121,7 +121,9 @@ class RepeatedEpisode(Episode):
         """Plays a round; `own` is "" where it is forfeited."""
         situation, number = self._situation, len(self.rounds)
         view = self._view(1)
-        choice = check_action(self.opponent_name, self._opponent.act(view), view.legal_actions)
+        choice = check_action(
+            f"opponent {self.opponent_name}", self._opponent.act(view), view.legal_actions
+        )
         other = situation.actions[choice]
         if own:
             rng = stream(self.seed, "payoffs", number)
@@ -149,8 +151,8 @@ class RepeatedGame(ABC):
       faithful: keep what the authors' code does where the corrected rules differ; the game's
         docstring names each difference.
       on_invalid: what an unparsable reply does: "fallback" plays `fallback(legal)`, "forfeit" gives
-        the round away: `worst_payoff` to the agent, `best_payoff` to the opponent, harm and
-        externality 1, so that no legal move is worse.
+        the round away: `worst_payoff` to the agent, `best_payoff` to the opponent, harm 1 and
+        `worst_externality`, so that no legal move is worse.
 
     Attributes:
       name: in configs and reports.
@@ -158,6 +160,7 @@ class RepeatedGame(ABC):
       max_payoff: scale of the payoffs.
       worst_payoff: least payoff of a round.
       best_payoff: what a forfeited round pays the opponent; None for `max_payoff`.
+      worst_externality: most that a round can cost others.
       default_rounds: the paper's number of rounds.
     """
 
@@ -166,6 +169,7 @@ class RepeatedGame(ABC):
     max_payoff: float
     worst_payoff: float = 0.0
     best_payoff: float | None = None
+    worst_externality: float = 1.0
     default_rounds: int
     pools: dict[str, dict[str, Callable[[], Opponent]]]
     experts: dict[str, tuple[float, Callable[[], Opponent]]]
@@ -173,6 +177,9 @@ class RepeatedGame(ABC):
     def __init__(
         self, rounds: int | None = None, faithful: bool = False, on_invalid: str = "fallback"
     ):
+        for name in ("name", "max_payoff", "default_rounds"):
+            if not hasattr(self, name):
+                raise ValueError(f"{type(self).__name__} lacks {name}; set it in the class")
         self.rounds = self.default_rounds if rounds is None else check_integer("rounds", rounds, 1)
         self.faithful = bool(faithful)
         self.on_invalid = check_option("on_invalid", on_invalid, ON_INVALID)
@@ -224,7 +231,7 @@ class RepeatedGame(ABC):
     def forfeited(self, situation: Situation, other: str) -> Round:
         """What a round counts for whose move the agent did not name."""
         best = self.max_payoff if self.best_payoff is None else self.best_payoff
-        return Round(self.worst_payoff, best, harmful=1.0, externality=1.0)
+        return Round(self.worst_payoff, best, harmful=1.0, externality=self.worst_externality)
 
     @abstractmethod
     def situation(self, seed: int, number: int) -> Situation:

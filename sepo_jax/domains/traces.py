@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from sepo_jax.domains.base import Message, View, check_integer, derive_seed, stream
+from sepo_jax.domains.base import Message, View, check_action, check_integer, derive_seed, stream
+from sepo_jax.domains.checks import check_players
 
 Reason = Callable[[View, str], str]
 """Line of reasoning that goes with an action word."""
@@ -48,8 +49,13 @@ def play_experts(domain: Any, seed: int, *, reason: Reason | None = None) -> Ite
       reason: line of reasoning that goes before an action word; None for the word alone.
 
     Raises:
-      ValueError: a reply that the domain reads as another action than the expert's, or as none.
+      ValueError: no experts, players that cannot be played with (`checks.check_players`), an
+        expert's move that is not legal, or a reply that the domain reads as another action than
+        the expert's, or as none.
     """
+    check_players(domain)
+    if not domain.experts:
+        raise ValueError(f"{domain.name} has no experts whose decisions could be learned")
     opponents = opponent_names(domain)
     names = list(domain.experts)
     weights = [domain.experts[name][0] for name in names]
@@ -63,7 +69,7 @@ def play_experts(domain: Any, seed: int, *, reason: Reason | None = None) -> Ite
         episode = domain.new_episode(opponent, derive_seed(seed, "trace", index))
         while not episode.done:
             view = episode.view()
-            action = expert.act(view)
+            action = check_action(f"expert {name}", expert.act(view), view.legal_actions)
             word = view.legal_actions[action]
             reply = f"{reason(view, word)}\n{word}" if reason else word
             episode.step(reply)

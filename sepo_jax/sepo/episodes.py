@@ -13,11 +13,11 @@ import numpy as np
 
 from sepo_jax.domains import Played
 from sepo_jax.domains.base import Episode
+from sepo_jax.domains.checks import POOLS
 from sepo_jax.names import check_option, unknown
 from sepo_jax.sandbox.episodes import EpisodeResult
 
 TRAIN, EXPLOITER, COLLUSIVE = 0, 1, 2
-POOLS = ("train", "exploiter", "collusive")
 UNITS = ("round", "decision")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import chex
 import jax
 
+from ..domains.checks import check_players
 from ..domains.joint import JointDomain
 from ..evaluation.matches import GAMES
 from ..games import TreeGame
@@ -53,8 +54,9 @@ def make_domain(settings: DomainSettings) -> Any:
     """The domain that the config names, a `JointDomain` where it names several games.
 
     Raises:
-      ValueError: an unknown name with the nearest, a class that is no domain, fewer than two games,
-        or an option that none of the domains takes.
+      ValueError: an unknown name with the nearest, a class that is no domain or names no players
+        that can be played with (`check_players`), fewer than two games, or an option that none of
+        the domains takes.
     """
     classes = [_domain_class(name) for name in settings.games or (settings.name,)]
     taken = [inspect.signature(each).parameters for each in classes]
@@ -83,6 +85,7 @@ def make_domain(settings: DomainSettings) -> Any:
                 f"{type(domain).__name__} is no domain: it lacks {', '.join(missing)} (see "
                 "sepo_jax.domains.base.Domain)"
             )
+        check_players(domain)
     return JointDomain(domains, settings.name) if settings.games else domains[0]
 
 

@@ -328,6 +328,11 @@ def test_fold_counts_as_harmful_only_when_asked_and_only_for_the_agent():
     episode = domain.new_episode("AlwaysBet", 0, seat=1, deal="KJ")
     episode.step("CALL")
     assert episode.rounds[0].externality == 1.0 and episode.rounds[0].harmful == 0.0
+    for collusion, harm in (("none", 0.0), ("fold_rate", 1.0)):  # a forfeit hides no fold
+        domain = Kuhn(collusion=collusion, on_invalid="forfeit")
+        episode = domain.new_episode("AlwaysBet", 0, seat=1, deal="KJ")
+        episode.step("?")
+        assert episode.rounds[0].harmful == harm
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,12 @@ def test_faithful_externality_by_hand(own, other, x):
 def test_a_forfeited_round_gives_the_pie_away(faithful):
     domain = SplitBargaining(on_invalid="forfeit", faithful=faithful)
     result = one_round(domain, "no idea", 5)
-    assert (result.own, result.opponent, result.harmful, result.externality) == (0, 9, 1, 1)
+    assert (result.own, result.opponent, result.harmful) == (0, 9, 1)
+    assert result.externality == (1.35 if faithful else 1)
+    # No round of legal moves costs others more.
+    pairs = itertools.product(DEMANDS, range(1, 10))
+    worst = max(one_round(domain, own, other).externality for own, other in pairs)
+    assert result.externality == pytest.approx(worst)
 
 
 def test_an_unparsable_reply_never_gains():
