@@ -39,9 +39,9 @@ DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
 
 NOTES = (
     "Intervals are 95%, Student's t over the seeds; of sampled shares, of the jackknife over "
-    "batches at these seeds' warm starts. A claim holds when "
-    "every finding that decides, which are those with a bound, has its whole interval on that "
-    "side; it fails otherwise, also where an interval crosses its bound. Seconds count every run "
+    "batches at these seeds' warm starts. A claim holds when every finding that decides, which are "
+    "those with a bound, has its whole interval on that side; it fails when one has it on the "
+    "other side; it is undecided when intervals cross their bounds. Seconds count every run "
     "of a claim, those shared with other claims included. Figures: experiments/results/figures."
 )
 

@@ -3,7 +3,8 @@
 A claim comes to `Finding`s: quantities with their intervals, some of which decide. The verdict is
 
     "holds"           every finding that decides has its whole interval on the claimed side
-    "fails"           one of them has not; that includes an interval that crosses its bound
+    "fails"           one of them has its whole interval on the other side
+    "undecided"       neither: an interval that crosses its bound refutes nothing
     "not comparable"  one of them has no interval (a single seed, say), or the claim says what is
                       missing for it to be measured
 
@@ -22,10 +23,11 @@ from ..names import check_option, did_you_mean
 from .results import load_result, write_result
 from .statistics import Interval
 
-HOLDS, FAILS, NOT_COMPARABLE = VERDICTS = ("holds", "fails", "not comparable")
-SIDES = ("above", "below", "around", "shown")
+VERDICTS = ("holds", "fails", "undecided", "not comparable")
+HOLDS, FAILS, UNDECIDED, NOT_COMPARABLE = VERDICTS
+SIDES = ("above", "below", "shown")
 COLUMNS = ("claim", "published", "ours", "seeds", "verdict", "command", "commit", "seconds")
-_SIGNS = {"above": ">", "below": "<", "around": "about"}
+_SIGNS = {"above": ">", "below": "<"}
 
 
 class Finding(NamedTuple):
@@ -34,8 +36,7 @@ class Finding(NamedTuple):
     Attributes:
       name: what it is, with its unit where it has one.
       found: its value with its interval.
-      side: "above" or "below" the bound as a whole, "around": the interval holds the bound; or
-        "shown": it decides nothing.
+      side: "above" or "below" the bound as a whole; or "shown": it decides nothing.
       bound: of the side.
     """
 
@@ -56,10 +57,15 @@ class Finding(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Whether the interval lies where the claim puts it."""
-        if self.side == "around":
-            return self.bound in self.found
+        """Whether the whole interval lies where the claim puts it, without the bound itself."""
         return self.found.low > self.bound if self.side == "above" else self.found.high < self.bound
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the whole interval lies elsewhere, at the bound or beyond it."""
+        if self.side == "above":
+            return self.found.high <= self.bound
+        return self.found.low >= self.bound
 
     def __str__(self) -> str:
         text = f"{self.name} {self.found.mean:.3g}"
@@ -69,7 +75,8 @@ class Finding(NamedTuple):
             text += f" [{self.found.low:.3g}, {self.found.high:.3g}]"
         if not self.decides:
             return text
-        word = "unknown" if not self.known else "yes" if self.met else "no"
+        word = "yes" if self.met else "no" if self.refuted else "open"
+        word = word if self.known else "unknown"
         return f"{text} ({_SIGNS[self.side]} {self.bound:g}: {word})"
 
 
@@ -90,7 +97,9 @@ def verdict(findings: Sequence[Finding], missing: str = "") -> str:
         raise ValueError("no finding of this claim decides; give one of them a side and a bound")
     if not all(finding.known for finding in deciding):
         return NOT_COMPARABLE
-    return HOLDS if all(finding.met for finding in deciding) else FAILS
+    if any(finding.refuted for finding in deciding):
+        return FAILS
+    return HOLDS if all(finding.met for finding in deciding) else UNDECIDED
 
 
 def select_claims(wanted: str, known: Mapping[str, Any]) -> list[str]:

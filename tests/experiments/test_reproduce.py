@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from script_modules import script_module
 
-from sepo_jax.evaluation.claims import FAILS, HOLDS, NOT_COMPARABLE, verdict
+from sepo_jax.evaluation.claims import FAILS, HOLDS, NOT_COMPARABLE, UNDECIDED, verdict
 from sepo_jax.evaluation.results import write_result
 from sepo_jax.sepo import SepoWeights
 from sepo_jax.training.decisions import check_comparison
@@ -72,7 +72,8 @@ E, BETTER, WORSE = gap(0.1), safe(2.0), safe(-2.0)
         ("pool_separation", {"credited": WORSE, "one_pool": BETTER}, FAILS),
         ("pooled_exploiters", {"credited": E, "pooled": gap(0.9)}, HOLDS),
         ("pooled_exploiters", {"credited": gap(0.9), "pooled": E}, FAILS),
-        ("pooled_exploiters", {"credited": gap(0.9), "pooled": gap(0.9)}, FAILS),
+        # Seeds differ by more than the arms do.
+        ("pooled_exploiters", {"credited": gap(0.9), "pooled": gap(0.9)}, UNDECIDED),
         ("sft_over_cooperates", {"sft": gap(0.9) | {"cooperation": 0.8}, "credited": E}, HOLDS),
         # Imitation gives away no more than tit-for-tat does.
         ("sft_over_cooperates", {"sft": gap(0.2) | {"cooperation": 0.8}, "credited": E}, FAILS),
