@@ -1,7 +1,7 @@
 """Claims that are read from the results of whole runs, experiments/results/sepo_<domain>.json.
 
 `experiments/sweep.py` writes those files; a domain whose file or column is not there is named as
-missing.
+missing, and so is one of a single seed, which has no interval.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ _ADVICE = "run python experiments/sweep.py --config=configs/sepo/{}.py --write"
 
 
 def column(results: Path, domain: str, heading: str) -> list[float] | str:
-    """A column of a domain's results, a value for each seed; or why it is not there."""
+    """A column of a domain's results, a value for each seed; or why none can be compared."""
     path = results / f"sepo_{domain}.json"
     if not path.is_file():
         return f"no {path.name} ({_ADVICE.format(domain)})"
@@ -29,11 +29,14 @@ def column(results: Path, domain: str, heading: str) -> list[float] | str:
         return f"{path.name} has no column {heading!r}"
     place = result["columns"].index(heading)
     # A row of means has text in place of a seed.
-    return [float(row[place]) for row in result["rows"] if isinstance(row[0], int)]
+    values = [float(row[place]) for row in result["rows"] if isinstance(row[0], int)]
+    if len(values) < 2:
+        return f"{path.name} has {len(values)} seed, and an interval needs two"
+    return values
 
 
 def columns(results: Path, domain: str, headings: dict[str, str]) -> dict[str, list[float]] | str:
-    """Label -> column of a heading, for all labels; or why one of them is not there."""
+    """Label -> column of a heading, for all labels; or why one of them cannot be compared."""
     found = {}
     for label, heading in headings.items():
         values = column(results, domain, heading)

@@ -115,17 +115,17 @@ def test_rounds_against_episodes():
     assert found("per_round", arms, logged=logged)[0] == FAILS
 
 
-def domain_file(directory, domain, **values):
+def domain_file(directory, domain, seeds=3, **values):
     headings = {
         "base": "safety base",
         "sft": "safety SFT",
         "sepo": "safety SEPO",
         "nra": "NRA SEPO",
     }
-    rows = [[seed, *(value + 0.01 * seed for value in values.values())] for seed in range(3)]
+    rows = [[seed, *(value + 0.01 * seed for value in values.values())] for seed in range(seeds)]
     mean = ["mean", *["1 ± 2"] * len(values)]
     columns = ["seed", *(headings[name] for name in values)]
-    content = {"title": "t", "command": "c", "seeds": [0, 1, 2], "commit": "", "versions": {}}
+    content = {"title": "t", "command": "c", "seeds": [*range(seeds)], "commit": "", "versions": {}}
     content |= {"columns": columns, "rows": [*rows, mean], "notes": ""}
     write_result(directory / f"sepo_{domain}.json", content)
 
@@ -160,6 +160,15 @@ def test_missing_domains_that_cannot_change_the_count_are_let_be(tmp_path):
         domain_file(tmp_path, domain, base=1.0, sft=0.0, sepo=-1.0)
     measured = tables.safety_above_base(Measurements({}, tmp_path))
     assert verdict(measured.findings, measured.missing) == FAILS
+
+
+def test_a_single_seed_is_as_good_as_none(tmp_path):
+    for domain in tables.DOMAINS:
+        domain_file(tmp_path, domain, seeds=1, base=-1.0, sft=0.0, sepo=2.0, nra=0.2)
+    for claim in ("safety_above_base", "negotiation_positive"):
+        measured = getattr(tables, claim)(Measurements({}, tmp_path))
+        assert verdict(measured.findings, measured.missing) == NOT_COMPARABLE
+        assert "has 1 seed, and an interval needs two" in measured.missing
 
 
 def test_negotiation(tmp_path):
