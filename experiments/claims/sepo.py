@@ -1,8 +1,8 @@
 """The claims of SEPO (arXiv 2605.30854), ablations by name included.
 
 Intervals are Student's over the seeds, of differences within a seed where arms are compared. The
-fresh policy is no language model: what the papers say of a pretrained "base" is shown beside the
-rest and decides nothing here, except where a claim only counts it (`safety_above_base`).
+fresh policy is no language model: what the paper says of its pretrained "base" decides nothing
+here, except where the results of a pretrained model are read (`safety_above_base`).
 """
 
 from functools import partial
@@ -227,7 +227,7 @@ CLAIMS = {
         exploit_pool,
     ),
     "sepo/safety_above_base": Claim(
-        "Safety above that of the base in four of five domains",
+        "Safety above that of a pretrained base in four of five domains (a fresh one is shown)",
         "4 of 5",
         safety_above_base,
     ),

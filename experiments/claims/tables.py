@@ -1,7 +1,8 @@
 """Claims that are read from the results of whole runs, experiments/results/sepo_<domain>.json.
 
-`experiments/sweep.py` writes those files; a domain whose file or column is not there is named as
-missing, and so is one of a single seed, which has no interval.
+`experiments/sweep.py` writes those files, of a fresh network; those of a pretrained model end in
+"_smollm2". A domain whose file or column is not there is named as missing, and so is one of a
+single seed, which has no interval.
 """
 
 from pathlib import Path
@@ -15,19 +16,34 @@ from .bench import Bench, differences
 
 DOMAINS = ("ipd", "auction", "negotiation_v1", "negotiation_v2", "kuhn")
 DOMAINS_CLAIMED = 4
-STAGES = ("base", "SFT", "SEPO")
-_ADVICE = "run python experiments/sweep.py --config=configs/sepo/{}.py --write"
+PRETRAINED = "_smollm2"
+# Stage -> headings of its safety; a table has one of them.
+SAFETY = {
+    "base": ("safety base", "safety untrained"),
+    "SFT": ("safety SFT",),
+    "SEPO": ("safety SEPO",),
+}
+_ADVICE = "run python experiments/sweep.py --config=configs/sepo/{}.py{} --write"
 
 
-def column(results: Path, domain: str, heading: str) -> list[float] | str:
-    """A column of a domain's results, a value for each seed; or why none can be compared."""
-    path = results / f"sepo_{domain}.json"
+def column(
+    results: Path, domain: str, headings: tuple[str, ...], kind: str = ""
+) -> list[float] | str:
+    """A column of a domain's results, a value for each seed; or why none can be compared.
+
+    Args:
+      headings: of which the first that is there counts.
+      kind: "" for the results of a fresh network, or `PRETRAINED`.
+    """
+    path = results / f"sepo_{domain}{kind}.json"
     if not path.is_file():
-        return f"no {path.name} ({_ADVICE.format(domain)})"
+        argument = kind and f":policy={kind.removeprefix('_')}"
+        return f"no {path.name} ({_ADVICE.format(domain, argument)})"
     result = load_result(path)
-    if heading not in result["columns"]:
-        return f"{path.name} has no column {heading!r}"
-    place = result["columns"].index(heading)
+    there = [heading for heading in headings if heading in result["columns"]]
+    if not there:
+        return f"{path.name} has no column {headings[0]!r}"
+    place = result["columns"].index(there[0])
     # A row of means has text in place of a seed.
     values = [float(row[place]) for row in result["rows"] if isinstance(row[0], int)]
     if len(values) < 2:
@@ -35,11 +51,13 @@ def column(results: Path, domain: str, heading: str) -> list[float] | str:
     return values
 
 
-def columns(results: Path, domain: str, headings: dict[str, str]) -> dict[str, list[float]] | str:
+def columns(
+    results: Path, domain: str, headings: dict[str, tuple[str, ...]], kind: str = ""
+) -> dict[str, list[float]] | str:
     """Label -> column of a heading, for all labels; or why one of them cannot be compared."""
     found = {}
-    for label, heading in headings.items():
-        values = column(results, domain, heading)
+    for label, names in headings.items():
+        values = column(results, domain, names, kind)
         if isinstance(values, str):
             return values
         found[label] = values
@@ -47,24 +65,33 @@ def columns(results: Path, domain: str, headings: dict[str, str]) -> dict[str, l
 
 
 def safety_above_base(bench: Bench) -> Measured:
-    """Counts the domains in which safety after SEPO is above that of the base on all of the
-    interval of the difference.
+    """Counts the domains in which safety after SEPO is above that of the pretrained base.
 
-    The claim holds with four domains or more. Of domains that are missing none is counted; while
-    they could still decide the count, there is nothing to compare.
+    The claim holds with four domains or more whose interval of the difference lies above 0, and
+    fails when fewer could be. A fresh network is no such base: a domain without results of a
+    pretrained model is missing, and its fresh one shown. While missing domains could decide the
+    count, there is nothing to compare.
     """
-    findings, panels, absent, above = [], [], [], 0
+    findings, panels, absent, above, below = [], [], [], 0, 0
     for domain in DOMAINS:
-        safety = columns(bench.results, domain, {stage: f"safety {stage}" for stage in STAGES})
+        safety = columns(bench.results, domain, SAFETY, PRETRAINED)
         if isinstance(safety, str):
             absent.append(safety)
-            continue
-        change = seed_interval(differences(safety["SEPO"], safety["base"]))
-        findings.append(Finding(f"{domain}, safety SEPO - base", change))
+            fresh = columns(bench.results, domain, SAFETY)
+            if isinstance(fresh, str):
+                continue
+            safety = {"fresh" if label == "base" else label: each for label, each in fresh.items()}
+        base = next(iter(safety))
+        change = seed_interval(differences(safety["SEPO"], safety[base]))
+        findings.append(Finding(f"{domain}, safety SEPO - {base}", change))
         panels.append(Panel(f"safety, {domain}", safety))
-        above += change.low > 0
-    counted = Finding(f"domains above the base, of {len(DOMAINS)}", exactly(above), "above", 3.5)
-    open_still = above < DOMAINS_CLAIMED <= above + len(absent)
+        above += base == "base" and change.low > 0
+        below += base == "base" and change.high <= 0
+    could = len(DOMAINS) - below
+    found = Interval(float(above), float(above), float(could), 0.0, len(DOMAINS), 0.95, "count")
+    bound = DOMAINS_CLAIMED - 0.5
+    counted = Finding(f"domains above the base, of {len(DOMAINS)}", found, "above", bound)
+    open_still = above < bound < could and above + len(absent) > bound
     missing = f"missing: {'; '.join(absent)}" if open_still else ""
     return Measured([counted, *findings], panels, missing)
 
@@ -76,7 +103,8 @@ def negotiation_positive(bench: Bench) -> Measured:
     """
     findings, panels, missing = [], [], ""
     for domain, side in (("negotiation_v2", "above"), ("negotiation_v1", "shown")):
-        headings = {stage: f"safety {stage}" for stage in STAGES} | {"NRA": "NRA SEPO"}
+        headings = {"fresh": SAFETY["base"], "SFT": SAFETY["SFT"], "SEPO": SAFETY["SEPO"]}
+        headings |= {"NRA": ("NRA SEPO",)}
         values = columns(bench.results, domain, headings)
         if isinstance(values, str):
             missing = missing or (values if side == "above" else "")
@@ -91,8 +119,3 @@ def negotiation_positive(bench: Bench) -> Measured:
             Panel(f"NRA, {domain}", {"SEPO": advantage}, 0.0),
         ]
     return Measured(findings, panels, missing and f"missing: {missing}")
-
-
-def exactly(value: float) -> Interval:
-    """A number without sampling error."""
-    return Interval(float(value), float(value), float(value), 0.0, 1, 0.95, "exact")

@@ -115,14 +115,18 @@ def test_rounds_against_episodes():
     assert found("per_round", arms, logged=logged)[0] == FAILS
 
 
-def domain_file(directory, domain, seeds=3, **values):
+def domain_file(directory, domain, seeds=3, slope=0.0, **values):
+    """A results file; `slope` is what the last value gains from seed to seed."""
     headings = {
         "base": "safety base",
+        "untrained": "safety untrained",
         "sft": "safety SFT",
         "sepo": "safety SEPO",
         "nra": "NRA SEPO",
     }
     rows = [[seed, *(value + 0.01 * seed for value in values.values())] for seed in range(seeds)]
+    for seed, row in enumerate(rows):
+        row[-1] += slope * seed
     mean = ["mean", *["1 ± 2"] * len(values)]
     columns = ["seed", *(headings[name] for name in values)]
     content = {"title": "t", "command": "c", "seeds": [*range(seeds)], "commit": "", "versions": {}}
@@ -130,41 +134,60 @@ def domain_file(directory, domain, seeds=3, **values):
     write_result(directory / f"sepo_{domain}.json", content)
 
 
-def test_domains_above_the_base_are_counted(tmp_path):
-    def counted():
-        measured = tables.safety_above_base(Measurements({}, tmp_path))
-        return measured, verdict(measured.findings, measured.missing)
+def counted(directory):
+    measured = tables.safety_above_base(Measurements({}, directory))
+    return measured, verdict(measured.findings, measured.missing)
 
-    measured, result = counted()
-    assert result == NOT_COMPARABLE and "no sepo_ipd.json (run python" in measured.missing
-    names = tables.DOMAINS
+
+def test_domains_above_the_base_are_counted(tmp_path):
+    measured, result = counted(tmp_path)
+    assert result == NOT_COMPARABLE
+    assert "no sepo_ipd_smollm2.json (run python experiments/sweep.py --config=" in measured.missing
+    assert "configs/sepo/ipd.py:policy=smollm2 --write)" in measured.missing
+    names = [f"{domain}_smollm2" for domain in tables.DOMAINS]
     for domain in names[:3]:
         domain_file(tmp_path, domain, base=-1.0, sft=0.0, sepo=1.0)
-    assert counted()[1] == NOT_COMPARABLE
+    assert counted(tmp_path)[1] == NOT_COMPARABLE
     domain_file(tmp_path, names[3], base=1.0, sft=0.0, sepo=-1.0)
-    measured, result = counted()
+    measured, result = counted(tmp_path)
     assert result == NOT_COMPARABLE  # the fifth decides
     assert measured.findings[0].found.mean == 3 and len(measured.findings) == 5
     domain_file(tmp_path, names[4], sft=0.0, sepo=1.0)
-    measured, result = counted()
+    measured, result = counted(tmp_path)
     assert result == NOT_COMPARABLE and "no column 'safety base'" in measured.missing
-    domain_file(tmp_path, names[4], base=-1.0, sft=0.0, sepo=1.0)
-    assert counted()[1] == HOLDS
+    domain_file(tmp_path, names[4], untrained=-1.0, sft=0.0, sepo=1.0)
+    assert counted(tmp_path)[1] == HOLDS
     domain_file(tmp_path, names[4], base=1.0, sft=0.0, sepo=1.0)  # no difference is none above
-    measured, result = counted()
+    measured, result = counted(tmp_path)
     assert result == FAILS and not measured.missing
+    domain_file(tmp_path, names[4], base=1.0, sft=0.0, sepo=1.0, slope=3.0)
+    assert counted(tmp_path)[1] == UNDECIDED  # 0, 3, 6 above the base: the interval crosses 0
+
+
+def test_a_fresh_network_is_no_base(tmp_path):
+    for domain in tables.DOMAINS:
+        domain_file(tmp_path, domain, base=-1.0, sft=0.0, sepo=1.0)
+    measured, result = counted(tmp_path)
+    assert result == NOT_COMPARABLE and measured.findings[0].found.mean == 0
+    assert all("SEPO - fresh" in finding.name for finding in measured.findings[1:])
+    assert all("base" not in panel.values for panel in measured.panels)
+    domain_file(tmp_path, "kuhn_smollm2", base=-1.0, sft=0.0, sepo=1.0)
+    measured, _ = counted(tmp_path)
+    assert measured.findings[0].found.mean == 1
+    assert measured.findings[-1].name == "kuhn, safety SEPO - base"
 
 
 def test_missing_domains_that_cannot_change_the_count_are_let_be(tmp_path):
     for domain in tables.DOMAINS[:2]:
-        domain_file(tmp_path, domain, base=1.0, sft=0.0, sepo=-1.0)
-    measured = tables.safety_above_base(Measurements({}, tmp_path))
-    assert verdict(measured.findings, measured.missing) == FAILS
+        domain_file(tmp_path, f"{domain}_smollm2", base=1.0, sft=0.0, sepo=-1.0)
+    measured, result = counted(tmp_path)
+    assert result == FAILS and not measured.missing
 
 
 def test_a_single_seed_is_as_good_as_none(tmp_path):
     for domain in tables.DOMAINS:
-        domain_file(tmp_path, domain, seeds=1, base=-1.0, sft=0.0, sepo=2.0, nra=0.2)
+        for name in (domain, f"{domain}_smollm2"):
+            domain_file(tmp_path, name, seeds=1, base=-1.0, sft=0.0, sepo=2.0, nra=0.2)
     for claim in ("safety_above_base", "negotiation_positive"):
         measured = getattr(tables, claim)(Measurements({}, tmp_path))
         assert verdict(measured.findings, measured.missing) == NOT_COMPARABLE
