@@ -78,6 +78,8 @@ def check_free(directory: Path, overwrite: bool) -> None:
     """Raises FileExistsError where writing to `directory` would take away what is there."""
     if directory.exists() and not directory.is_dir():
         raise FileExistsError(f"{directory} is a file: choose another --out")
+    if directory.resolve() == Path.cwd():  # data appear by a rename, which would take it away
+        raise FileExistsError(f"{directory} is the working directory: name one inside it as --out")
     present = sorted(path.name for path in directory.iterdir()) if directory.exists() else []
     strange = [name for name in present if name not in FILES]
     if strange:
@@ -97,7 +99,8 @@ def write_files(
       FileExistsError: as in `check_free`.
     """
     check_free(directory, overwrite)
-    with staged(directory, overwrite=True) as folder:
+    # Resolved: the name may be a link.
+    with staged(directory.resolve(), overwrite=True) as folder:
         for name, part in ((TRAINING_FILE, "training"), (VALIDATION_FILE, "validation")):
             with open(folder / name, "w", encoding="utf-8", newline="\n") as file:
                 for game, split in splits.items():

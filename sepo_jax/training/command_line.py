@@ -96,13 +96,17 @@ def parse_argument(argument: str | None, **defaults: Any) -> dict[str, Any]:
       **defaults: allowed keys; a value is read as the type of its default.
 
     Raises:
-      ValueError: an unknown key (the nearest is offered) or a value of the wrong type.
+      ValueError: an unknown key (the nearest is offered), a key twice, no value or one of the
+        wrong type.
     """
-    read = dict(defaults)
+    read, given = dict(defaults), set()
     for item in filter(None, (part.strip() for part in (argument or "").split(","))):
         key, equals, text = item.partition("=")
         if key not in defaults:
             raise unknown("config argument", key, defaults)
+        if key in given:
+            raise ValueError(f"config argument {key} is given twice; keep one of them")
+        given.add(key)
         kind = type(defaults[key])
         if kind is bool:
             words = {"": True, "true": True, "1": True, "false": False, "0": False}
@@ -110,14 +114,14 @@ def parse_argument(argument: str | None, **defaults: Any) -> dict[str, Any]:
                 raise ValueError(f"config argument {key} takes true or false, got {text!r}")
             read[key] = words[text.lower()]
             continue
+        if not text:
+            raise ValueError(f"config argument {key} needs a value: {key}=...")
         try:
             read[key] = kind(text)
         except ValueError:
             raise ValueError(
                 f"config argument {key} must be a {kind.__name__}, got {text!r}"
             ) from None
-        if not equals:
-            raise ValueError(f"config argument {key} needs a value: {key}=...")
     return read
 
 

@@ -13,6 +13,7 @@ from script_modules import script_module
 from sepo_jax.domains import Kuhn
 from sepo_jax.domains.chat_files import read_chat_jsonl
 from sepo_jax.domains.traces import Trace, play_experts
+from sepo_jax.policy.formats.staging import staged
 
 ROOT = Path(__file__).parents[2]
 files = script_module("sft_files")
@@ -171,6 +172,18 @@ def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
         files.write_files(out, {"toy": split}, {"a": 3}, "other", overwrite=True)
     with pytest.raises(FileExistsError, match="is a file"):
         files.check_free(out / "notes.txt", overwrite=True)
+    (tmp_path / "link").symlink_to(tmp_path / "pointed at")  # nothing there yet
+    for value in (1, 2):
+        files.write_files(tmp_path / "link", {"toy": split}, {"a": value}, "p", overwrite=True)
+        assert json.loads((tmp_path / "pointed at" / files.STATISTICS).read_text()) == {"a": value}
+    (tmp_path / "here").mkdir()
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path / "here")
+        with pytest.raises(OSError), staged(Path("."), overwrite=True):  # cannot be renamed
+            pass
+        with pytest.raises(FileExistsError, match="is the working directory: name one inside"):
+            files.check_free(Path("."), overwrite=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"deep", "link", "pointed at", "here"}
     (tmp_path / "empty").mkdir()
     files.check_free(tmp_path / "empty", overwrite=False)
 

@@ -50,8 +50,11 @@ def test_config_arguments():
         parse_argument("runlokal", runlocal=False)
     with pytest.raises(ValueError, match="must be a int, got 'x'"):
         parse_argument("a=x", a=1)
-    with pytest.raises(ValueError, match="needs a value"):
-        parse_argument("a", a="")
+    for argument in ("a", "a=", "b,a= "):
+        with pytest.raises(ValueError, match="a needs a value: a="):
+            parse_argument(argument, a="", b=False)
+    with pytest.raises(ValueError, match="a is given twice"):
+        parse_argument("a=x,b,a=x", a="", b=False)
 
 
 @pytest.mark.parametrize(

@@ -36,12 +36,13 @@ def staged(directory, *, overwrite: bool = False) -> Iterator[Path]:
             file.chmod(0o755 if file.is_dir() else 0o644)
         if directory.exists():
             retired = Path(tempfile.mkdtemp(**hidden))
-            os.replace(directory, retired / "old")
             try:
-                os.replace(staging, directory)
-            except OSError:
-                os.replace(retired / "old", directory)
-                raise
+                os.replace(directory, retired / "old")
+                try:
+                    os.replace(staging, directory)
+                except OSError:
+                    os.replace(retired / "old", directory)
+                    raise
             finally:
                 shutil.rmtree(retired)
         else:
