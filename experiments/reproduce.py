@@ -22,7 +22,6 @@ from claims.figure import draw_claim
 from tqdm import tqdm
 
 from sepo_jax.evaluation.claims import claim_row, merge_rows, select_claims, verdict
-from sepo_jax.evaluation.results import source_commit
 from sepo_jax.training.command_line import run_main
 from sepo_jax.training.judge import PACKAGES
 
@@ -42,7 +41,8 @@ NOTES = (
     "batches at these seeds' warm starts. A claim holds when every finding that decides, which are "
     "those with a bound, has its whole interval on that side; it fails when one has it on the "
     "other side; it is undecided when intervals cross their bounds. Seconds count every run "
-    "of a claim, those shared with other claims included. Figures: experiments/results/figures."
+    "of a claim, those shared with other claims included. Seeds and commit are those of the runs "
+    "and results files that were read. Figures: experiments/results/figures."
 )
 
 
@@ -62,18 +62,24 @@ def reproduce(name: str, bench: Bench) -> dict:
         f"{claim.statement} ({claim.published})",
         measured.findings,
         missing=measured.missing,
-        seeds=bench.seeds,
-        command=f"python experiments/reproduce.py --claim={name} --write",
-        commit=source_commit(),
+        seeds=bench.measured_seeds(),
+        command=command(name),
+        commit=bench.commit(),
         seconds=bench.seconds(),
     )
+
+
+def command(name: str) -> str:
+    """What measures a claim again."""
+    seeds = "" if SEEDS.value == SEEDS.default else f" --seeds={SEEDS.value}"
+    return f"python experiments/reproduce.py --claim={name}{seeds} --write"
 
 
 def write(family: str, rows: Sequence[dict]) -> Path:
     """Merges rows into the results file of a family."""
     heading = {
         "title": TITLES[family],
-        "command": f"python experiments/reproduce.py --claim={family}/all --write",
+        "command": command(f"{family}/all"),
         "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
         "notes": NOTES,
     }

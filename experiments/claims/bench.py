@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from sepo_jax.domains import IteratedPrisonersDilemma
 from sepo_jax.evaluation import match_play
+from sepo_jax.evaluation.results import source_commit
 from sepo_jax.policy import Sampling
 from sepo_jax.sepo import SepoWeights, objective_value, payoff_scale
 from sepo_jax.training import Settings, read_settings, train
@@ -73,6 +74,7 @@ class Bench:
       progress: show progress bars.
       trained: seconds that this object spent on training so far.
       used: run directory -> seconds of its training, for all runs asked for since `start`.
+      noted: (revision, seed) of all runs and results files asked for since then.
     """
 
     seeds: Sequence[int]
@@ -82,6 +84,7 @@ class Bench:
     progress: bool = True
     trained: float = 0.0
     used: dict[Path, float] = dataclasses.field(default_factory=dict)
+    noted: set[tuple[str, int]] = dataclasses.field(default_factory=set)
 
     def __post_init__(self):
         self._kept: dict[Any, Any] = {}
@@ -89,7 +92,22 @@ class Bench:
 
     def start(self) -> None:
         """Begins the clock of a claim."""
-        self.used, self._begun = {}, (time.perf_counter(), self.trained)
+        self.used, self.noted = {}, set()
+        self._begun = (time.perf_counter(), self.trained)
+
+    def note(self, commit: str, seeds: Sequence[int]) -> None:
+        """Remembers what was measured: the revision it was run with, and its seeds."""
+        self.noted |= {(commit, seed) for seed in seeds}
+
+    def commit(self) -> str:
+        """Revision of all that was measured since `start`, "several" where there is more than one;
+        that of the source where nothing was."""
+        commits = {commit for commit, _ in self.noted} or {source_commit()}
+        return commits.pop() if len(commits) == 1 else "several"
+
+    def measured_seeds(self) -> list[int]:
+        """Seeds of what was measured since `start`."""
+        return sorted({seed for _, seed in self.noted})
 
     def seconds(self) -> float:
         """Time since `start`, every run of the claim counted as if it were trained in it."""
@@ -148,6 +166,8 @@ class Bench:
         if not clock.exists():
             clock.write_text(json.dumps(spent), encoding="utf-8")
         self.used[path] = json.loads(clock.read_text(encoding="utf-8"))
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        self.note(summary["commit"], [settings.seed])
         return path
 
     def figures(self, arm: str, seed: int) -> dict[str, float]:

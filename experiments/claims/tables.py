@@ -5,8 +5,6 @@
 single seed, which has no interval.
 """
 
-from pathlib import Path
-
 from sepo_jax.evaluation.claims import Finding
 from sepo_jax.evaluation.results import load_result
 from sepo_jax.evaluation.statistics import Interval, seed_interval
@@ -26,41 +24,33 @@ SAFETY = {
 _ADVICE = "run python experiments/sweep.py --config=configs/sepo/{}.py{} --write"
 
 
-def column(
-    results: Path, domain: str, headings: tuple[str, ...], kind: str = ""
-) -> list[float] | str:
-    """A column of a domain's results, a value for each seed; or why none can be compared.
+def columns(
+    bench: Bench, domain: str, headings: dict[str, tuple[str, ...]], kind: str = ""
+) -> dict[str, list[float]] | str:
+    """Label -> a column of a domain's results, a value for each seed; or why there is nothing to
+    compare.
 
     Args:
-      headings: of which the first that is there counts.
+      headings: label -> headings, of which the first that is there counts.
       kind: "" for the results of a fresh network, or `PRETRAINED`.
     """
-    path = results / f"sepo_{domain}{kind}.json"
+    path = bench.results / f"sepo_{domain}{kind}.json"
     if not path.is_file():
         argument = kind and f":policy={kind.removeprefix('_')}"
         return f"no {path.name} ({_ADVICE.format(domain, argument)})"
     result = load_result(path)
-    there = [heading for heading in headings if heading in result["columns"]]
-    if not there:
-        return f"{path.name} has no column {headings[0]!r}"
-    place = result["columns"].index(there[0])
     # A row of means has text in place of a seed.
-    values = [float(row[place]) for row in result["rows"] if isinstance(row[0], int)]
-    if len(values) < 2:
-        return f"{path.name} has {len(values)} seed, and an interval needs two"
-    return values
-
-
-def columns(
-    results: Path, domain: str, headings: dict[str, tuple[str, ...]], kind: str = ""
-) -> dict[str, list[float]] | str:
-    """Label -> column of a heading, for all labels; or why one of them cannot be compared."""
+    rows = [row for row in result["rows"] if isinstance(row[0], int)]
+    if len(rows) < 2:
+        return f"{path.name} has {len(rows)} seed, and an interval needs two"
     found = {}
     for label, names in headings.items():
-        values = column(results, domain, names, kind)
-        if isinstance(values, str):
-            return values
-        found[label] = values
+        there = [name for name in names if name in result["columns"]]
+        if not there:
+            return f"{path.name} has no column {names[0]!r}"
+        place = result["columns"].index(there[0])
+        found[label] = [float(row[place]) for row in rows]
+    bench.note(result["commit"], [row[0] for row in rows])
     return found
 
 
@@ -74,10 +64,10 @@ def safety_above_base(bench: Bench) -> Measured:
     """
     findings, panels, absent, above, below = [], [], [], 0, 0
     for domain in DOMAINS:
-        safety = columns(bench.results, domain, SAFETY, PRETRAINED)
+        safety = columns(bench, domain, SAFETY, PRETRAINED)
         if isinstance(safety, str):
             absent.append(safety)
-            fresh = columns(bench.results, domain, SAFETY)
+            fresh = columns(bench, domain, SAFETY)
             if isinstance(fresh, str):
                 continue
             safety = {"fresh" if label == "base" else label: each for label, each in fresh.items()}
@@ -105,7 +95,7 @@ def negotiation_positive(bench: Bench) -> Measured:
     for domain, side in (("negotiation_v2", "above"), ("negotiation_v1", "shown")):
         headings = {"fresh": SAFETY["base"], "SFT": SAFETY["SFT"], "SEPO": SAFETY["SEPO"]}
         headings |= {"NRA": ("NRA SEPO",)}
-        values = columns(bench.results, domain, headings)
+        values = columns(bench, domain, headings)
         if isinstance(values, str):
             missing = missing or (values if side == "above" else "")
             continue

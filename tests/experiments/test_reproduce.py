@@ -10,7 +10,7 @@ import pytest
 from script_modules import script_module
 
 from sepo_jax.evaluation.claims import FAILS, HOLDS, NOT_COMPARABLE, UNDECIDED, verdict
-from sepo_jax.evaluation.results import write_result
+from sepo_jax.evaluation.results import source_commit, write_result
 from sepo_jax.sepo import SepoWeights
 from sepo_jax.training.decisions import check_comparison
 from sepo_jax.training.loop import configured_algorithm
@@ -115,7 +115,7 @@ def test_rounds_against_episodes():
     assert found("per_round", arms, logged=logged)[0] == FAILS
 
 
-def domain_file(directory, domain, seeds=3, slope=0.0, **values):
+def domain_file(directory, domain, seeds=3, slope=0.0, commit="", **values):
     """A results file; `slope` is what the last value gains from seed to seed."""
     headings = {
         "base": "safety base",
@@ -129,8 +129,8 @@ def domain_file(directory, domain, seeds=3, slope=0.0, **values):
         row[-1] += slope * seed
     mean = ["mean", *["1 ± 2"] * len(values)]
     columns = ["seed", *(headings[name] for name in values)]
-    content = {"title": "t", "command": "c", "seeds": [*range(seeds)], "commit": "", "versions": {}}
-    content |= {"columns": columns, "rows": [*rows, mean], "notes": ""}
+    content = {"title": "t", "command": "c", "seeds": [*range(seeds)], "commit": commit}
+    content |= {"versions": {}, "columns": columns, "rows": [*rows, mean], "notes": ""}
     write_result(directory / f"sepo_{domain}.json", content)
 
 
@@ -306,6 +306,18 @@ def planned(arm):
     return settings, domain, StepPlan(settings, tasks).seats(0, {})
 
 
+def test_a_row_names_the_revision_and_seeds_of_what_was_measured(tmp_path):
+    measured = Measurements({}, tmp_path)
+    assert measured.commit() == source_commit() and measured.measured_seeds() == []
+    domain_file(tmp_path, "negotiation_v2", seeds=2, commit="old", base=0.0, sft=0.0, sepo=1, nra=1)
+    tables.negotiation_positive(measured)
+    assert measured.commit() == "old" and measured.measured_seeds() == [0, 1]
+    measured.note("new", [4])
+    assert measured.commit() == "several" and measured.measured_seeds() == [0, 1, 4]
+    measured.start()
+    assert measured.measured_seeds() == []
+
+
 @pytest.mark.parametrize("arm", list(bench.ARMS))
 def test_every_arm_can_be_planned(arm):
     settings, _, seats = planned(arm)
@@ -369,6 +381,9 @@ def test_the_command_trains_judges_and_draws(tmp_path):
     # One seed has no interval, so nothing is decided.
     assert row["claim"] == "sepo/sft_over_cooperates" and row["verdict"] == NOT_COMPARABLE
     assert "e, SFT - SEPO" in row["ours"] and row["seeds"] == "0" and row["seconds"] > 0
+    assert row["command"].endswith("--claim=sepo/sft_over_cooperates --seeds=1 --write")
+    summary = tmp_path / "quick_claim_ipd_sft_seed0" / "summary.json"
+    assert row["commit"] == json.loads(summary.read_text(encoding="utf-8"))["commit"][:12]
     assert (tmp_path / "figures" / "sepo_sft_over_cooperates.svg").is_file()
     runs = sorted(path.name for path in tmp_path.iterdir() if path.name != "figures")
     assert runs == ["quick_claim_ipd_credited_seed0", "quick_claim_ipd_sft_seed0"]
