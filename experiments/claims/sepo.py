@@ -147,16 +147,13 @@ def lambda_sweep(bench: Bench) -> Measured:
     for weight, arm in trained.items():
         safety = {
             label: bench.safety(name, weight)
-            for label, name in (("base", "base"), ("SFT", WARM_START), ("SEPO", arm))
+            for label, name in (("fresh", "base"), ("SFT", WARM_START), ("SEPO", arm))
         }
         drawn.append(Panel(f"safety at lambda_e = {weight:g}", safety, 0.0))
         sides = {"SFT": "below", "SEPO": "above"} if weight == 6.7 else {}
         for label, values in safety.items():
             name = f"safety at {weight:g}, {label}"
             findings.append(Finding(name, seed_interval(values), sides.get(label, "shown")))
-        if weight == 6.7:
-            gap = seed_interval(differences(safety["SEPO"], safety["SFT"]))
-            findings.append(Finding("safety at 6.7, SEPO - SFT", gap, "above"))
     falling = compared(bench, E, "lambda_0", "lambda_6.7", "e, lambda 0 - lambda 6.7", "shown")
     return Measured([*findings, falling], drawn)
 
@@ -212,12 +209,12 @@ CLAIMS = {
         sft_over_cooperates,
     ),
     "sepo/objectives": Claim(
-        "Welfare alone is exploited; payoff alone comes near SEPO",
+        "Welfare alone is exploited and less safe than SEPO",
         "tabular IPD, an episode: safety 1.966 SEPO, 2.721 reward only, -81.33 welfare only",
         objectives,
     ),
     "sepo/lambda_sweep": Claim(
-        "At lambda_e in (6.45, 6.92) safety orders SFT < base < 0 < SEPO",
+        "At lambda_e = 6.7 safety orders SFT < 0 < SEPO",
         "at 6.7: SFT -2.805, base -.082, SEPO .138",
         lambda_sweep,
     ),
