@@ -108,16 +108,18 @@ def ablation(bench: Bench, arm: str, label: str, kept: str, figure: str, sign: s
 
 
 def sft_over_cooperates(bench: Bench) -> Measured:
-    """Imitation gives exploiters more than tit-for-tat does, and SEPO takes it back."""
+    """Imitation gives exploiters more than tit-for-tat does, and SEPO takes it back.
+
+    The fresh policy is left out: its replies are illegal, which is played as cooperation.
+    """
     imitation = seed_interval(bench.values(WARM_START, E))
     findings = [
         Finding("e, SFT", imitation, "above", RETALIATION),
         compared(bench, E, WARM_START, "credited", "e, SFT - SEPO"),
         compared(bench, "cooperation", WARM_START, "credited", "cooperation, SFT - SEPO"),
         Finding("e, SEPO", seed_interval(bench.values("credited", E))),
-        Finding("e, base (fresh)", seed_interval(bench.values("base", E))),
     ]
-    arms = {"base": "base", "SFT": WARM_START, "SEPO": "credited"}
+    arms = {"SFT": WARM_START, "SEPO": "credited"}
     return Measured(
         findings,
         [
