@@ -2,9 +2,8 @@
 
 An arm is a training run of configs/sepo/ipd.py with a few settings changed. All arms of a seed
 start from the same warm start, and all are judged by the same play against the paper's own pools,
-whatever they were trained on. Credit modes are compared at equally many episodes; the other arms
-take equally many steps, whose episodes differ where an arm plays more opponents ("one_pool") or
-leaves out pools that nothing of its reward needs ("reward_only", "welfare_only", "lambda_0").
+whatever they were trained on. All arms train on equally many episodes, but for less than one step
+of rounding: where a step has fewer, there are more steps.
 """
 
 import dataclasses
@@ -46,7 +45,8 @@ class OnePool(IteratedPrisonersDilemma):
 
 
 # "credited" plays 7 opponents x 8 episodes a step; "per_rollout" 4 x 4 train episodes and 3
-# auxiliary ones for each: 24 x 56 = 21 x 64 = 1344 episodes.
+# auxiliary ones for each: 24 x 56 = 21 x 64 = 1344 episodes. "one_pool" has 10 opponents (17 x 80 =
+# 1360); without exploiters 5 are left (34 x 40 = 1360), of the train pool alone 4 (42 x 32 = 1344).
 STEPS = 24
 _ROLLOUTS = {"sepo.credit": "per_rollout", "sepo.rollouts_per_group": 2, "sepo.steps": 21}
 ARMS: dict[str, dict[str, Any]] = {
@@ -55,11 +55,11 @@ ARMS: dict[str, dict[str, Any]] = {
     "published": _ROLLOUTS | {"sepo.returns": "immediate", "algorithm.name": "grpo"},
     "episode": {"sepo.group_by": "opponent"},
     "immediate": {"sepo.returns": "immediate"},
-    "one_pool": {"domain.name": f"{__name__}:OnePool"},
+    "one_pool": {"domain.name": f"{__name__}:OnePool", "sepo.steps": 17},
     "pooled": {"sepo.pooled_exploiters": True},
-    "reward_only": {"sepo.objective": "reward_only"},
-    "welfare_only": {"sepo.objective": "welfare_only"},
-    "lambda_0": {"sepo.exploitability_weight": 0.0},
+    "reward_only": {"sepo.objective": "reward_only", "sepo.steps": 42},
+    "welfare_only": {"sepo.objective": "welfare_only", "sepo.steps": 42},
+    "lambda_0": {"sepo.exploitability_weight": 0.0, "sepo.steps": 34},
     "lambda_6.7": {"sepo.exploitability_weight": 6.7},
 }
 

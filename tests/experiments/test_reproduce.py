@@ -327,11 +327,11 @@ def test_every_arm_can_be_planned(arm):
     assert configured_algorithm(settings).name == ("grpo" if arm == "published" else "rloo")
 
 
-def test_arms_of_a_comparison_play_equally_many_episodes():
-    equal = ("credited", "per_rollout", "published", "episode", "immediate", "pooled", "lambda_6.7")
-    for arm in equal:
+def test_arms_train_on_equally_many_episodes():
+    for arm in bench.ARMS:
         settings, _, seats = planned(arm)
-        assert settings.sepo.steps * len(seats) == 1344, arm
+        # No other number of steps comes nearer.
+        assert abs(settings.sepo.steps * len(seats) - 1344) <= len(seats) / 2, arm
 
 
 def test_one_pool_gives_the_others_a_second_role():
