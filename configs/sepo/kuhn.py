@@ -3,7 +3,7 @@
 Claim: after supervised fine-tuning on the paper's expert mixture, reinforcement learning on the
 SEPO reward, with the exact best response in the exploiter pool, brings the NashConv of the policy's
 action table below 0.15 (uniform play: 0.9167; equilibrium: 0) while fewer than 1% of replies are
-illegal. Expected: 0.14 to 0.18 after SFT, 0.01 to 0.02 after SEPO; about 2 minutes on two
+illegal. Expected: 0.13 to 0.18 after SFT, 0.01 to 0.02 after SEPO; about 2 minutes on two
 cores.
 
     python experiments/train.py --config=configs/sepo/kuhn.py

@@ -20,7 +20,7 @@ from sepo_jax.domains.auction_players import (
 )
 from sepo_jax.domains.base import Round, View, stream
 from sepo_jax.domains.parsing import parse_word
-from sepo_jax.domains.repeated import RepeatedGame, Situation
+from sepo_jax.domains.repeated import RepeatedGame, Situation, scores
 
 SYSTEM_TEXT = (
     "You bid in a repeated auction and want the highest total payoff. Each round you and your "
@@ -109,8 +109,7 @@ class RepeatedAuction(RepeatedGame):
                 f"{r.own or 'none'}/{r.other} {r.own_payoff:g}/{r.other_payoff:g}"
                 for r in view.past
             )
-            own = sum(r.own_payoff for r in view.past)
-            other = sum(r.other_payoff for r in view.past)
+            own, other = scores(view)
             parts.append(f"Bids and payoffs so far, you/opponent: {rounds}.")
             parts.append(f"Totals: you {own:g}, opponent {other:g}.")
         parts.append("Bid LOW, MED or HIGH.")

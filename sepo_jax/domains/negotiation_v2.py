@@ -34,7 +34,7 @@ from sepo_jax.domains.negotiation_v2_players import (
     write_values,
 )
 from sepo_jax.domains.parsing import parse_named_numbers, parse_numbers
-from sepo_jax.domains.repeated import PastRound, RepeatedGame, Situation
+from sepo_jax.domains.repeated import PastRound, RepeatedGame, Situation, scores
 
 LARGEST_POOL = 4
 """Most units of one item; the least is 1."""
@@ -150,8 +150,7 @@ class ItemNegotiation(RepeatedGame):
         lines = [f"Round {view.round + 1} of {self.rounds}."]
         if view.past:
             lines.append("So far: " + "; ".join(map(_told, view.past)) + ".")
-            own = sum(past.own_payoff for past in view.past)
-            other = sum(past.other_payoff for past in view.past)
+            own, other = scores(view)
             lines.append(f"Score: you {own:g}, opponent {other:g}.")
         # Last, so that they stand at the same distance from the reply in every round.
         lines.append(f"Your values: {_named(values_of(view))}. Pool: {_named(pool_of(view))}.")

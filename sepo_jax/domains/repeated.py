@@ -63,6 +63,12 @@ class PastRound:
     private: str = ""
 
 
+def scores(view: View) -> tuple[float, float]:
+    """Payoffs of the player and of the other one, summed over the rounds that a view shows."""
+    own = sum(past.own_payoff for past in view.past)
+    return own, sum(past.other_payoff for past in view.past)
+
+
 class RepeatedEpisode(Episode):
     """One match of a `RepeatedGame` against one opponent."""
 
@@ -261,8 +267,7 @@ class RepeatedGame(ABC):
         """
         lines = [f"Round {view.round + 1} of {self.rounds}."]
         if view.past:
-            own = sum(past.own_payoff for past in view.past)
-            other = sum(past.other_payoff for past in view.past)
+            own, other = scores(view)
             lines += [
                 "Your moves: " + ", ".join(past.own or "none" for past in view.past) + ".",
                 "Opponent's moves: " + ", ".join(past.other for past in view.past) + ".",

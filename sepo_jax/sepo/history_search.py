@@ -23,8 +23,8 @@ import numpy as np
 from sepo_jax.domains.base import check_integer
 from sepo_jax.sepo.automata import Automaton, memory_one_machine, sequence_machine
 from sepo_jax.sepo.histories import Contexts, HistoryGame, HistoryPolicy
+from sepo_jax.sepo.metrics import NORMAL_QUANTILE
 
-_NORMAL_QUANTILE = 1.959964  # 97.5 %
 _MOST_OF_A_KIND = 256  # strategies that are listed in full, for each kind
 
 
@@ -118,7 +118,7 @@ def search_exploiter(
         if score > highest:
             champion, highest = machine, score
     fresh = sampled_means(game, remembered, [champion], payoff, generator.random(size))[0]
-    spread = _NORMAL_QUANTILE * fresh.std(ddof=1) / np.sqrt(len(fresh))
+    spread = NORMAL_QUANTILE * fresh.std(ddof=1) / np.sqrt(len(fresh))
     value = float(fresh.mean())
     count = len(remembered.rows)
     return Found(value, value - float(spread), value + float(spread), champion, count)

@@ -22,7 +22,7 @@ from sepo_jax.domains.base import Decision
 from sepo_jax.sepo.episodes import COLLUSIVE, EXPLOITER, TRAIN, EpisodeArrays
 from sepo_jax.sepo.reward import SepoWeights, objective_terms, objective_value
 
-_NORMAL_QUANTILE = 1.959964  # 97.5 %
+NORMAL_QUANTILE = 1.959964  # 97.5 %
 
 
 class Estimate(NamedTuple):
@@ -82,7 +82,7 @@ def rate(successes: float, count: float) -> Estimate:
     """A share with Wilson's 95 % interval, which stays in [0, 1] and is wide at 0 and 1."""
     if not 0 <= successes <= count or count <= 0:
         raise ValueError(f"a rate needs 0 <= successes <= count, not {successes} of {count}")
-    share, z = successes / count, _NORMAL_QUANTILE
+    share, z = successes / count, NORMAL_QUANTILE
     spread = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
     centre, divisor = share + z**2 / (2 * count), 1 + z**2 / count
     low, high = (centre - spread) / divisor, (centre + spread) / divisor
