@@ -95,11 +95,13 @@ def game_config(
     config.checkpoint.every = 100
     if policy != "fresh":
         use_adapters(config, policy)
+        config.domain.rounds = 3  # short matches: a round costs a forward pass of every prompt
         config.sft.steps, config.sft.num_decisions = 30, 1200
-        config.sft.batch_size, config.sft.warmup_steps = 16, 4
+        config.sft.batch_size, config.sft.warmup_steps = 8, 4
         config.sft.learning_rate, config.sft.final_learning_rate = 5e-4, 5e-5
+        sepo.groups_per_opponent = 2
         sepo.steps, sepo.learning_rate, sepo.final_learning_rate = 4, 3e-4, 3e-5
-        sepo.rollouts_per_group = 2
+        sepo.rollouts_per_group = 2 if sepo.group_by == "deal_round" else 1
         config.rollout.slots = 64
         config.rollout.capacity = 512
         config.rollout.row_length = 1024
