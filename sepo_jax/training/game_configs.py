@@ -79,7 +79,7 @@ def game_config(
     sepo.credit, config.algorithm.name = options["credit"], options["algorithm"]
     sepo.objective, sepo.returns = options["objective"], options["returns"]
     config.sft.num_decisions = 4000 * len(games)
-    config.sft.steps, config.sft.batch_size = 400 if joint else 250, 32
+    config.sft.steps, config.sft.batch_size = 300 if joint else 250, 32
     config.sft.learning_rate, config.sft.final_learning_rate = 3e-3, 3e-4
     sepo.steps = 25 if joint else 40
     sepo.learning_rate, sepo.final_learning_rate = 1e-3, 1e-4
@@ -92,6 +92,7 @@ def game_config(
     config.rollout.capacity = 384
     config.rollout.row_length = 512
     config.evaluation.match_episodes = 40
+    config.evaluation.every = 50  # a held-out loss takes as long as ten steps
     config.checkpoint.every = 100
     if policy != "fresh":
         use_adapters(config, policy)
@@ -105,7 +106,7 @@ def game_config(
         config.rollout.slots = 64
         config.rollout.capacity = 512
         config.rollout.row_length = 1024
-        config.evaluation.match_episodes = 8
+        config.evaluation.match_episodes, config.evaluation.every = 8, 10
     if options["paper"]:
         use_paper_numbers(config)
     if options["runlocal"]:
