@@ -9,14 +9,13 @@ README.
 """
 
 import json
-import time
 from pathlib import Path
 
 from absl import flags
+from timed_run import train_timed
 
 from sepo_jax.evaluation.results import write_result
 from sepo_jax.evaluation.statistics import seed_interval
-from sepo_jax.training import train
 from sepo_jax.training.command_line import load_config, load_module, run_main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,12 +52,9 @@ def main() -> None:
     for overrides in changes:
         config = load_config(CONFIG.value)
         config.update(overrides)
-        start = time.perf_counter()
         directory = Path(RUNS.value) / f"{config.name}_seed{config.seed}"
-        # A run that is there is gone on with; one that is finished gives its summary at once.
-        resume = (directory / "config.json").exists()
-        summary = train(config, run_directory=directory, resume=resume).summary
-        minutes = None if resume else round((time.perf_counter() - start) / 60, 2)
+        summary, seconds = train_timed(config, directory)
+        minutes = None if seconds is None else round(seconds / 60, 2)
         commits.append(summary["commit"])
         figures = [round(summary[key], 5) for key in table["columns"]]
         rows.append([config.seed, *figures, minutes])

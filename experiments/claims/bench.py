@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from timed_run import train_timed
+
 from sepo_jax.domains import IteratedPrisonersDilemma
 from sepo_jax.evaluation import match_play
 from sepo_jax.evaluation.results import source_commit
 from sepo_jax.policy import Sampling
 from sepo_jax.sepo import SepoWeights, objective_value, payoff_scale
-from sepo_jax.training import Settings, read_settings, train
+from sepo_jax.training import Settings, read_settings
 from sepo_jax.training.command_line import load_config
 from sepo_jax.training.setup import engine_options, make_policy
 
@@ -158,15 +160,11 @@ class Bench:
         path = self.runs / f"{quick}{settings.name}_seed{settings.seed}"
         if path in self.used:
             return path
-        clock, begun = path / "seconds.json", time.perf_counter()
-        resume = (path / "config.json").exists()
-        train(settings, run_directory=path, resume=resume, progress=self.progress)
+        begun = time.perf_counter()
+        summary, seconds = train_timed(settings, path, self.progress)
         spent = time.perf_counter() - begun
         self.trained += spent
-        if not clock.exists():
-            clock.write_text(json.dumps(spent), encoding="utf-8")
-        self.used[path] = json.loads(clock.read_text(encoding="utf-8"))
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        self.used[path] = spent if seconds is None else seconds
         self.note(summary["commit"], [settings.seed])
         return path
 

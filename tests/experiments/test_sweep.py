@@ -1,4 +1,6 @@
-"""The mean row of a sweep."""
+"""The mean row of a sweep, and the time of its runs."""
+
+from types import SimpleNamespace
 
 from script_modules import script_module
 
@@ -7,3 +9,24 @@ def test_the_mean_row_has_students_interval():
     # Seed column and minutes are left out; 1, 2, 3 have s = 1 and t(0.975, 2) / sqrt(3) = 2.484.
     rows = [[0, 1.0, 5.0, 1.2], [1, 2.0, 5.0, 1.3], [2, 3.0, 5.0, None]]
     assert script_module("sweep").mean_row(rows) == ["mean", "2 ± 2.5", "5 ± 0", None]
+
+
+def test_a_run_keeps_the_time_it_took(tmp_path, monkeypatch):
+    timed_run = script_module("timed_run")
+    asked = []
+
+    def train(config, run_directory, resume, progress):
+        asked.append(resume)
+        run_directory.mkdir(exist_ok=True)
+        (run_directory / "config.json").write_text("{}")
+        return SimpleNamespace(summary={"seed": 0})
+
+    monkeypatch.setattr(timed_run, "train", train)
+    summary, seconds = timed_run.train_timed({}, tmp_path / "run")
+    assert summary == {"seed": 0} and 0 < seconds < 60
+    # Gone on with, it is as long as it was.
+    assert timed_run.train_timed({}, tmp_path / "run") == (summary, seconds)
+    # A run whose first part was cut off has no time.
+    train({}, tmp_path / "cut", False, False)
+    assert timed_run.train_timed({}, tmp_path / "cut") == (summary, None)
+    assert asked == [False, True, False, True]

@@ -1,0 +1,23 @@
+"""A training run that remembers how long it took, for mains that go on with runs that exist."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from sepo_jax.training import train
+
+
+def train_timed(config: Any, directory: Path, progress: bool = True) -> tuple[dict, float | None]:
+    """Trains a run, or goes on with it, or reads it where it is finished.
+
+    Returns:
+      Its summary, and the seconds it took; None for a run that was interrupted, whose first part
+      nobody timed.
+    """
+    clock, begun = directory / "seconds.json", time.perf_counter()
+    resume = (directory / "config.json").exists()
+    summary = train(config, run_directory=directory, resume=resume, progress=progress).summary
+    if not resume:
+        clock.write_text(json.dumps(time.perf_counter() - begun), encoding="utf-8")
+    return summary, json.loads(clock.read_text(encoding="utf-8")) if clock.exists() else None
