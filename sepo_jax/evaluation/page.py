@@ -22,7 +22,7 @@ STYLE = """
 *{box-sizing:border-box}
 body{margin:0;background:#f5f6f8;color:#1f2933;line-height:1.5;
  font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
-main{max-width:1120px;margin:0 auto;padding:28px 24px 64px}
+main{max-width:1240px;margin:0 auto;padding:28px 24px 64px}
 header h1{font-size:25px;margin:0 0 2px;font-weight:650}
 header p{margin:0;color:#52606d}
 nav{margin:14px 0 20px;font-size:14px}

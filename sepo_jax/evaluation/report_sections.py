@@ -95,7 +95,8 @@ def header(run: RunData) -> Html:
 def summary_section(run: RunData) -> Html:
     """Every final figure beside its baselines, with what it measures; a table for each game."""
     stages = with_baselines(run)
-    keys = dict.fromkeys(key for measures in stages.values() for key in measures)
+    # "step" says how far a stage was, which the header does.
+    keys = dict.fromkeys(key for found in stages.values() for key in found if key != "step")
     rank = {name: place for place, name in enumerate(MEASURES)}
     keys = dict.fromkeys(sorted(keys, key=lambda key: rank.get(canonical(key), len(rank))))
     if not keys:
@@ -121,7 +122,8 @@ def summary_section(run: RunData) -> Html:
 
 
 def _summary_table(stages: Mapping[str, Any], keys: list[str], prefix: str) -> Html:
-    """A line for each figure with this prefix, a column for each stage."""
+    """A line for each figure with this prefix, a column for each stage that has any of them."""
+    stages = {stage: found for stage, found in stages.items() if any(key in found for key in keys)}
     rows = []
     for key in keys:
         if _end_of_interval(key, keys):

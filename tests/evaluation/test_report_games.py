@@ -66,6 +66,19 @@ def test_every_game_has_a_table_of_its_own(joint_run):
     assert "Best expert, by safety: TitForTat (ipd), NashApprox (kuhn)." in summary
 
 
+def test_a_table_has_the_stages_that_have_figures_of_its_game(joint_run):
+    path = joint_run / "summary.json"
+    summary = json.loads(path.read_text()) | {"sepo/step": 40, "best_known/kuhn/nash_conv": 0.0}
+    path.write_text(json.dumps(summary))
+    text = text_of(joint_run)
+    text = text[text.index("Final figures by stage") : text.index("NashConv over training")]
+    overall, ipd, kuhn = (text.index(f"{name} Measure") for name in ("all games", "ipd", "kuhn"))
+    assert "Best known" not in text[overall:kuhn] and "Best known" in text[kuhn:]
+    # Only the mean over the games stands above: of uniform play and after SEPO.
+    assert text[overall:ipd].startswith("all games Measure Uniform SEPO What it measures Safety")
+    assert "step" not in text
+
+
 def test_no_baseline_of_kuhn_alone_is_filled_in(joint_run):
     run = read_run(joint_run)
     assert not run_is_kuhn(run)
