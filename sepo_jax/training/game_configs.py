@@ -106,7 +106,7 @@ def game_config(
         config.rollout.slots = 64
         config.rollout.capacity = 512
         config.rollout.row_length = 1024
-        config.evaluation.match_episodes, config.evaluation.every = 8, 10
+        config.evaluation.match_episodes = 8
     if options["paper"]:
         use_paper_numbers(config)
     if options["runlocal"]:
