@@ -103,6 +103,7 @@ def game_config(
         sepo.groups_per_opponent = 2
         sepo.steps, sepo.learning_rate, sepo.final_learning_rate = 4, 3e-4, 3e-5
         sepo.rollouts_per_group = 2 if sepo.group_by == "deal_round" else 1
+        config.optimizer.micro_batches = 4  # activations of a quarter of the rows at a time
         config.rollout.slots = 64
         config.rollout.capacity = 512
         config.rollout.row_length = 1024
