@@ -20,6 +20,8 @@ from .report_sections import (
 )
 from .run_data import RunData, read_run
 
+_OF_TREES = ("nashconv", "policy")  # sections of games that are walked whole: those leave tables
+
 
 def render_report(run: RunData) -> str:
     """The page as text: a function of the run's content alone, so equal runs give equal pages.
@@ -48,9 +50,11 @@ def render_report(run: RunData) -> str:
     sections = [
         (identity, title, _section(identity, title, build, run))
         for identity, title, build in builders
+        if identity not in _OF_TREES or run.tables or not run.summary
     ]
-    name = str(run.config.get("name") or run.path.resolve().name)
-    return page.document(f"Run {name}", _section("header", "Header", header, run), sections)
+    return page.document(
+        f"Run {run.path.resolve().name}", _section("header", "Header", header, run), sections
+    )
 
 
 def _section(identity: str, title: str, build: Callable[[RunData], Html], run: RunData) -> Html:

@@ -73,7 +73,7 @@ def header(run: RunData) -> Html:
     seed = run.config.get("seed")
     seeded = f" Seed {seed}." if seed is not None else ""
     tiles = []
-    shown = next((key for key in _HEADLINES if any(key in m for m in stages.values())), "")
+    shown = _headline(stages)
     for stage, measures in stages.items():
         if shown in measures:
             value = tag("b", number(measures[shown]))
@@ -82,14 +82,18 @@ def header(run: RunData) -> Html:
                 tag("div", value, label, class_="tile main" if stage == "sepo" else "tile")
             )
     meaning = tag("p", _HEADLINES.get(shown, ""), class_="muted")
-    name = str(run.config.get("name") or run.path.resolve().name)
     return tag(
         "header",
-        tag("h1", f"Run {name}"),
+        tag("h1", f"Run {run.path.resolve().name}"),
         tag("p", f"{state}.{seeded}{done}"),
         tag("div", *tiles, class_="tiles") if tiles else "",
         meaning if tiles else "",
     )
+
+
+def _headline(stages: Mapping[str, Any]) -> str:
+    """The figure that the page begins with; "" where there is none."""
+    return next((key for key in _HEADLINES if any(key in each for each in stages.values())), "")
 
 
 def summary_section(run: RunData) -> Html:
@@ -107,7 +111,7 @@ def summary_section(run: RunData) -> Html:
         own = [key for key in keys if game_of_key(key, games) == game]
         if own:
             parts += [tag("h3", game or "Over all games")] if games else []
-            parts.append(_summary_table(stages, own, f"{game}/" if game else ""))
+            parts.append(_summary_table(stages, own, f"{game}/" if game else "", _headline(stages)))
     named = [f"{name} ({game})" if game else name for game, name in experts(run.summary).items()]
     return page.section(
         "summary",
@@ -121,13 +125,15 @@ def summary_section(run: RunData) -> Html:
     )
 
 
-def _summary_table(stages: Mapping[str, Any], keys: list[str], prefix: str) -> Html:
+def _summary_table(stages: Mapping[str, Any], keys: list[str], prefix: str, headline: str) -> Html:
     """A line for each figure with this prefix, a column for each stage that has any of them."""
     stages = {stage: found for stage, found in stages.items() if any(key in found for key in keys)}
-    rows = []
+    rows, main = [], []
     for key in keys:
         if _end_of_interval(key, keys):
             continue
+        if key == prefix + headline:
+            main.append(len(rows))
         measure = describe(key)
         arrow = {"lower": "\u00a0↓", "higher": "\u00a0↑"}.get(measure.better, "")
         cells = [_figure(measures, key) for measures in stages.values()]
@@ -135,7 +141,7 @@ def _summary_table(stages: Mapping[str, Any], keys: list[str], prefix: str) -> H
         rows.append([page.join([label, arrow]), *cells, measure.sentence])
     headers = ["Measure", *(STAGE_LABELS.get(s, s) for s in stages), "What it measures"]
     classes = ["", *["n"] * len(stages), "why"]
-    return page.table(headers, rows, classes=classes, main_rows=[0])
+    return page.table(headers, rows, classes=classes, main_rows=main)
 
 
 def _label(key: str) -> str | Html:

@@ -10,9 +10,12 @@ from typing import Any
 
 from ml_collections import config_dict
 
+from ..algorithms import ALGORITHMS
 from ..names import check_option
 from ..policy import MODELS
+from ..sepo import CREDITS, OBJECTIVES
 from .command_line import parse_argument
+from .decisions import RETURNS
 from .settings import Settings, to_dict
 
 # Names of policies -> where they are; what is not named here is a source itself.
@@ -20,15 +23,24 @@ SOURCES = {"fresh": "fresh", "smollm2": "models/smollm2-135m"}
 STAGES = {"untrained": "base", "sft": "SFT", "sepo": "SEPO"}
 SEEDS = (0, 1, 2)
 _DEALT = ("auction", "negotiation_v2")
+_ALLOWED = {
+    "credit": CREDITS,
+    "algorithm": ALGORITHMS,
+    "objective": OBJECTIVES,
+    "returns": RETURNS,
+}
 
 
 def parse_options(argument: str | None, **defaults: Any) -> dict[str, Any]:
     """The options of a config argument: `policy`, `runlocal`, and the defaults of the config's own.
 
     Raises:
-      ValueError: an unknown option or policy, with the nearest name.
+      ValueError: an unknown option, policy or other name, with the nearest.
     """
     options = parse_argument(argument, policy="fresh", runlocal=False, **defaults)
+    for name, allowed in _ALLOWED.items():
+        if options.get(name):
+            check_option(name, options[name], allowed)
     policy = options["policy"]
     if "/" not in policy and not Path(policy).exists():
         check_option("policy", policy, [*SOURCES, *MODELS])
@@ -76,8 +88,7 @@ def game_config(
     sepo.exploiter_pool = ()
     # Where chance deals values or items, what is compared starts from the same deal.
     sepo.group_by = "deal_round" if joint or games[0] in _DEALT else "round"
-    sepo.credit, config.algorithm.name = options["credit"], options["algorithm"]
-    sepo.objective, sepo.returns = options["objective"], options["returns"]
+    sepo.objective, config.algorithm.name = options["objective"], "rloo"
     config.sft.num_decisions = 4000 * len(games)
     config.sft.steps, config.sft.batch_size = 300 if joint else 250, 32
     config.sft.learning_rate, config.sft.final_learning_rate = 3e-3, 3e-4
@@ -93,7 +104,7 @@ def game_config(
     config.rollout.row_length = 512
     config.evaluation.match_episodes = 40
     config.evaluation.every = 50  # a held-out loss takes as long as ten steps
-    config.checkpoint.every = 100
+    config.checkpoint.every = 20
     if policy != "fresh":
         use_adapters(config, policy)
         config.domain.rounds = 3  # short matches: a round costs a forward pass of every prompt
@@ -110,6 +121,9 @@ def game_config(
         config.evaluation.match_episodes = 8
     if options["paper"]:
         use_paper_numbers(config)
+    sepo.credit = options["credit"] or sepo.credit
+    sepo.returns = options["returns"] or sepo.returns
+    config.algorithm.name = options["algorithm"] or config.algorithm.name
     if options["runlocal"]:
         config.sft.steps, config.sft.num_decisions = 4, 200
         sepo.steps, sepo.rollouts_per_group = 2, 2
@@ -118,14 +132,9 @@ def game_config(
 
 
 def parse_game_options(argument: str | None) -> dict[str, Any]:
-    """Options of the configs of repeated games."""
+    """Options of the configs of repeated games; "" for a choice that is left to the config."""
     return parse_options(
-        argument,
-        credit="credited",
-        algorithm="rloo",
-        objective="sepo",
-        returns="to_go",
-        paper=False,
+        argument, credit="", algorithm="", objective="sepo", returns="", paper=False
     )
 
 
@@ -152,9 +161,11 @@ def use_paper_numbers(config: config_dict.ConfigDict) -> None:
     config.algorithm.overrides = {"ratio": "sequence", "kl_weight": 0.1}
     sepo.groups_per_opponent, sepo.rollouts_per_group = 2, 2
     sepo.steps, sepo.learning_rate, sepo.final_learning_rate = 100, 1e-5, 1e-5
+    config.domain.rounds = 0  # the game's own
     config.rollout.temperature = 0.8
     config.rollout.max_action_tokens = 512
-    config.rollout.capacity = 1024
+    config.rollout.slots, config.rollout.capacity, config.rollout.row_length = 128, 1024, 2048
+    config.optimizer.micro_batches = 1
     config.evaluation.match_episodes = 20
     config.checkpoint.every = 25
 

@@ -71,6 +71,8 @@ class Judge:
         figures |= self._mean_safety("uniform", figures)
         # A run that goes on keeps the revision and versions it was started with.
         self._summary(figures | self._read_summary())
+        # There, if empty where no game is walked whole.
+        self.directory.write_json("tables.json", self.directory.read_json("tables.json"))
         self.final("untrained", params, 0)
 
     def exact(self, params: chex.ArrayTree) -> dict[str, float]:
@@ -87,7 +89,8 @@ class Judge:
         if self._read_summary().get(f"{stage}/step") == step:
             return
         if self.progress:
-            tqdm.write(f"{stage}: exact values and matches", file=sys.stderr)
+            exact = "exact values and " if any(task.game is not None for task in self.tasks) else ""
+            tqdm.write(f"{stage}: {exact}matches", file=sys.stderr)
         found: dict[str, Any] = {}
         for task in self.tasks:
             if task.game is not None:

@@ -176,6 +176,11 @@ def _prepare(
 ) -> _Prepared:
     """Makes what the config names; `stack` closes the sandboxes however the run ends."""
     check_option("optimizer.on_nonfinite", settings.optimizer.on_nonfinite, ("stop", "skip"))
+    if settings.sft.data and not settings.sft.steps:
+        raise ValueError(
+            f"sft.data={settings.sft.data!r} is read by no stage: sft.steps=0. Raise sft.steps, or "
+            "leave sft.data out"
+        )
     domain = domain if domain is not None else make_domain(settings.domain)
     chosen = _choose_objective(settings, objective)
     parallel = Parallel(settings.parallel)

@@ -66,7 +66,8 @@ class SftSettings:
     """Supervised warm start. `steps = 0` leaves the stage out.
 
     It learns from the file `data` (one conversation a line, see `domains.chat_files`); without one
-    from `num_decisions` expert traces of the domain, made in memory, one in five held out.
+    from `num_decisions` expert traces of the domain, made in memory with `data_seed`, one in five
+    held out. With a file these two say nothing.
     """
 
     steps: int = 200

@@ -13,7 +13,6 @@ from ..policy import Policy, render
 from .settings import Settings, SftSettings
 
 _LOG = logging.getLogger(__name__)
-_OF_TRACES = ("num_decisions", "data_seed")  # fields of SftSettings that say which traces are made
 
 Example = tuple[tuple[int, ...], tuple[int, ...]]
 """Token ids of a prompt, and of its reply with the end token."""
@@ -122,14 +121,6 @@ def _check_lengths(
 
 def _paths(sft: SftSettings) -> tuple[Path, Path]:
     """Files of training and held-out data, both there."""
-    defaults = SftSettings()
-    changed = [name for name in _OF_TRACES if getattr(sft, name) != getattr(defaults, name)]
-    if changed:
-        raise ValueError(
-            f"{', '.join(f'sft.{name}={getattr(sft, name)}' for name in changed)}: traces are made "
-            f"in memory by these, but sft.data={sft.data!r} brings its own; leave them at "
-            f"{', '.join(str(getattr(defaults, name)) for name in changed)}"
-        )
     training = Path(sft.data)
     validation = Path(sft.validation_data or training.with_name(VALIDATION_FILE))
     if not training.is_file():

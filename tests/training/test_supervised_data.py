@@ -149,8 +149,6 @@ def test_replies_that_play_would_cut_are_counted(made, small_config, files, capl
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"num_decisions": 40}, ValueError, r"sft\.num_decisions=40: .*leave them at 8000"),
-        ({"data_seed": 1, "num_decisions": 9}, ValueError, r"sft\.data_seed=1: .*at 8000, 42"),
         ({"data": "absent.jsonl"}, FileNotFoundError, r"absent\.jsonl'.*make_sft_data\.py"),
         ({"validation_data": "absent.jsonl"}, FileNotFoundError, "held-out data at absent"),
         ({"data": ""}, ValueError, r"sft\.validation_data='.*valid\.jsonl' goes with sft\.data"),
@@ -166,6 +164,22 @@ def test_what_contradicts_is_refused(
     config = with_file(small_config, others.pop("data", files), **others)
     with pytest.raises(error, match=message):
         supervised_data(read_settings(config), policy, domain)
+
+
+def test_with_a_file_the_numbers_of_traces_say_nothing(made, small_config, files):
+    domain, policy, _ = made
+    config = with_file(small_config, files)
+    others = with_file(small_config, files, num_decisions=40, data_seed=1)
+    assert supervised_data(read_settings(config), policy, domain) == supervised_data(
+        read_settings(others), policy, domain
+    )
+
+
+def test_a_file_that_no_stage_reads_is_refused(small_config, files, tmp_path):
+    config = with_file(small_config, files, steps=0)
+    with pytest.raises(ValueError, match=r"train\.jsonl' is read by no stage: sft\.steps=0"):
+        train(config, run_directory=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_one_decision_cannot_be_dealt(made, small_config):
