@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 
 import jax
 import numpy as np
+from scipy.optimize import linprog
 
-from sepo_jax.games import TreeGame, from_open_spiel, matrix, nash_conv
+from sepo_jax.games import TreeGame, from_open_spiel, matrix, nash_conv, solve_zero_sum
 
 Contenders = dict[str, tuple[float, Callable[[], object]]]
 
@@ -74,3 +75,52 @@ def matrix_contenders(count: int, size: int, seed: int) -> Contenders:
         "nash_conv": (moved / 1e9, lambda: evaluate(*arrays).block_until_ready()),
         "copy": (2 * payoffs.nbytes / 1e9, lambda: np.copyto(target, payoffs)),
     }
+
+
+def highs_solution(payoffs: np.ndarray) -> tuple[np.ndarray, float]:
+    """Row strategy and value of one game by scipy's HiGHS: max v, xᵀA >= v, x a distribution."""
+    m, n = payoffs.shape
+    found = linprog(
+        np.append(np.zeros(m), -1),
+        A_ub=np.hstack([-payoffs.T, np.ones((n, 1))]),
+        b_ub=np.zeros(n),
+        A_eq=np.append(np.ones(m), 0)[None],
+        b_eq=[1],
+        bounds=[(0, None)] * m + [(None, None)],
+        method="highs",
+    )
+    return found.x[:m], -found.fun
+
+
+def nashpy_solution(payoffs: np.ndarray) -> tuple[np.ndarray, float] | None:
+    """The same by Nashpy's linear program, which answers for both players; None without Nashpy."""
+    try:
+        import nashpy
+    except ImportError:
+        return None
+    row, col = nashpy.Game(payoffs).linear_program()
+    return row, row @ payoffs @ col
+
+
+def solver_contenders(count: int, few: int, size: int, seed: int) -> Contenders:
+    """Equilibria of random games, in games.
+
+    "numpy" and "device" solve `count` games at once; "highs" and "nashpy" (where it is installed)
+    solve `few` of the same games one by one. Values are compared before anything is timed.
+    """
+    games = np.random.default_rng(seed).uniform(-1, 1, (count, size, size)).round(2)
+    contenders = {}
+    methods = {"numpy": "simplex", "device": "device"}
+    for name, method in methods.items():
+        contenders[name] = (count, lambda method=method: solve_zero_sum(games, method=method))
+    values = [contenders[name][1]().value[:few] for name in methods]
+    for name, solve_one in (("highs", highs_solution), ("nashpy", nashpy_solution)):
+        if solve_one(games[0]) is None:
+            continue
+        values.append([solve_one(game)[1] for game in games[:few]])
+        contenders[name] = (
+            len(games[:few]),
+            lambda solve_one=solve_one: [solve_one(game) for game in games[:few]],
+        )
+    np.testing.assert_allclose(values, np.broadcast_to(values[0], np.shape(values)), atol=1e-9)
+    return contenders

@@ -1,7 +1,9 @@
 """Exact game theory on arrays.
 
 - `matrix`: NashConv, exploitability and best-response gains of batches of matrix games.
-- `solve`, `exact`: equilibria of zero-sum matrix games, in certified floats and in fractions.
+- `solve`, `exact`: equilibria of zero-sum matrix games, in certified floats (numpy or JAX) and in
+  fractions.
+- `generate`, `named_games`: random and well-known matrix games, padding, disjoint splits.
 - `tree`: two-player games in extensive form, compiled to arrays: values, best responses, NashConv
   of batches of policies. `compiler` says what rules must offer, `explicit` writes small games by
   hand, `open_spiel` brings in OpenSpiel's.
@@ -12,8 +14,8 @@ NashConv is the sum of both players' best-response gains and 0 exactly at a Nash
 exploitability is half of it and defined for constant-sum games only.
 """
 
+from sepo_jax.games import generate, matrix
 from sepo_jax.games import leduc as _leduc
-from sepo_jax.games import matrix
 from sepo_jax.games.compiler import CHANCE, State, TreeGame, compile_game
 from sepo_jax.games.equilibrium import (
     TreeEquilibrium,
@@ -62,6 +64,7 @@ __all__ = [
     "from_matrix",
     "from_open_spiel",
     "gains",
+    "generate",
     "matrix",
     "nash_conv",
     "normal_form",
