@@ -31,9 +31,18 @@ setup(
         "jinja2>=3.1",
     ],
     extras_require={
-        "test": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "ruff>=0.6", "gguf>=0.10"],
+        "test": [
+            "pytest>=8",
+            "pytest-xdist>=3.5",
+            "hypothesis>=6.100",
+            "ruff>=0.6",
+            "gguf>=0.10",
+            "openai>=1.40",
+        ],
+        "endpoint": ["openai>=1.40"],
         "gguf": ["gguf>=0.10"],
         "openspiel": ["open_spiel>=2.0"],
+        "nashpy": ["nashpy>=0.0.41"],  # compared with in experiments/benchmark_games.py
         "parity": ["torch>=2.4", "peft>=0.17"],
         "ray": ["ray>=2.40"],
         "tpu": ["libtpu"],  # its compiler alone, for experiments/dry_run.py

@@ -3,21 +3,26 @@
 python experiments/evaluate.py --run=runs/sepo_kuhn_seed0          # also writes evaluation.json
 python experiments/evaluate.py --policy=<Hugging Face directory>   # Kuhn poker, single hands
 python experiments/evaluate.py --policy=<directory> --games=ipd,auction
+
+Or a policy or any endpoint on matrix games, with the flags of matrix_scores.py:
+
+python experiments/evaluate.py --benchmark=matrix --policy=<directory>
+python experiments/evaluate.py --endpoint=http://localhost:8000/v1 --model=<name>
 """
 
 import dataclasses
-import json
 from pathlib import Path
 
 import jax
+import matrix_scores
 from absl import flags
 
 from sepo_jax.evaluation import evaluate_policy, write_report
 from sepo_jax.evaluation.complete import render_text
 from sepo_jax.policy import Sampling, load
 from sepo_jax.training.command_line import run_main
-from sepo_jax.training.run_directory import RunDirectory
-from sepo_jax.training.settings import DomainSettings, EvaluationSettings, Settings, read_settings
+from sepo_jax.training.run_directory import RunDirectory, finished_policy
+from sepo_jax.training.settings import DomainSettings, EvaluationSettings, Settings
 from sepo_jax.training.setup import engine_options, make_domain, make_pool
 from sepo_jax.training.tasks import make_tasks
 
@@ -29,6 +34,7 @@ SEED = flags.DEFINE_integer("seed", 0, "seed of deals, opponents and samples", l
 TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "of the sampler and of the exact table")
 SLOTS = flags.DEFINE_integer("slots", 64, "contexts decoded at once", lower_bound=1)
 WEIGHTS = flags.DEFINE_list("weights", [], "of e, c, x in the safety of a --policy")
+BENCHMARK = flags.DEFINE_enum("benchmark", "matches", ["matches", "matrix"], "what to judge by")
 DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
 
 
@@ -46,23 +52,15 @@ def find_policy() -> tuple[Path, Settings]:
         chosen = {"games": games} if len(games) > 1 else {"name": games[0] if games else ""}
         judged = EvaluationSettings(weights=tuple(map(float, WEIGHTS.value)))
         return Path(POLICY.value), Settings(domain=DomainSettings(**chosen), evaluation=judged)
-    run = Path(RUN.value)
-    if not (run / "config.json").is_file():
-        raise FileNotFoundError(f"{run} is no run directory: it has no config.json")
-    if not (run / "policy").is_dir():
-        raise FileNotFoundError(
-            f"{run} has no policy/ yet, which a run writes at its end; let it finish "
-            "(experiments/train.py --resume), or evaluate another directory with --policy"
-        )
-    config = run / "config.json"
-    try:
-        return run / "policy", read_settings(json.loads(config.read_text(encoding="utf-8")))
-    except ValueError as error:  # JSON and encoding errors are such
-        raise ValueError(f"{config} cannot be read: {error}") from error
+    return finished_policy(RUN.value)
 
 
 def main() -> None:
     """Evaluates, prints, and for a run writes evaluation.json and the report again."""
+    if BENCHMARK.value == "matrix" or matrix_scores.ENDPOINT.value:
+        source = find_policy()[0] if RUN.value or POLICY.value else None
+        matrix_scores.score_model(source, RUN.value, SEED.value, TEMPERATURE.value)
+        return
     directory, settings = find_policy()
     policy, params = load(directory)
     domain = make_domain(settings.domain)

@@ -5,6 +5,8 @@
 - `matches`: play through text against pools, and against the exact best response; `match_rows` is
   what it comes to, and `scripted` the same of uniform play and of experts.
 - `complete`: all of these for one policy, as evaluation.json holds them.
+- `matrix_tasks`: the games of the matrix benchmark, `matrix_benchmark` the scores of answers to
+  them, `matrix_report` both for a whole policy or for a model behind an `endpoint`.
 - `statistics`: means with normal and bootstrap intervals.
 - `nash_family`: the equilibria of Kuhn poker, and a table's distance from them.
 - `report`: report.html of a run directory; `run_data` is the directory's layout.
@@ -15,6 +17,9 @@ from .complete import evaluate_policy
 from .history_policy import HistoryProbabilities
 from .match_rows import Matches, MatchRow
 from .matches import SampledNashConv, match_play, play_matches, sampled_nash_conv
+from .matrix_benchmark import residual_reward, score_answers, score_baselines
+from .matrix_report import endpoint_replies, judge_replies, policy_replies
+from .matrix_tasks import benchmark_tasks, training_payoffs
 from .nash_family import compare_to_kuhn_family
 from .policy_table import (
     ExactNashConv,
@@ -40,19 +45,27 @@ __all__ = [
     "PolicyTable",
     "RunData",
     "SampledNashConv",
+    "benchmark_tasks",
     "bootstrap_interval",
     "compare_to_kuhn_family",
+    "endpoint_replies",
     "evaluate_policy",
     "exact_nash_conv",
+    "judge_replies",
     "match_play",
     "nash_conv_of_table",
     "normal_interval",
     "play_matches",
+    "policy_replies",
     "policy_table",
     "read_run",
+    "residual_reward",
     "sampled_nash_conv",
+    "score_answers",
+    "score_baselines",
     "scripted_baselines",
     "scripted_play",
     "table_from_named",
+    "training_payoffs",
     "write_report",
 ]

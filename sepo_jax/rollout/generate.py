@@ -56,6 +56,7 @@ def complete(
     samples: int = 1,
     seed: int,
     step: int = 0,
+    progress: str = "",
 ) -> list[tuple[Action, ...]]:
     """Replies to prompts of token ids; no tokenizer is needed.
 
@@ -65,6 +66,7 @@ def complete(
       options: sizes of the engine and sampling.
       samples: replies to each prompt.
       seed, step: with the place of a prompt and of its reply they fix the sample.
+      progress: label of a progress bar, see `play`; "" for none.
 
     Returns:
       For each prompt its `samples` replies.
@@ -87,7 +89,9 @@ def complete(
         for group, prompt in enumerate(prompts)
         for member in range(samples)
     ]
-    results = play(policy, params, requests, _AsksOnce, options, seed=seed, step=step).results
+    results = play(
+        policy, params, requests, _AsksOnce, options, seed=seed, step=step, progress=progress
+    ).results
     actions = [result.actions[0] for result in results]
     return [tuple(actions[first : first + samples]) for first in range(0, len(actions), samples)]
 
@@ -100,6 +104,7 @@ def generate(
     max_tokens: int = 128,
     sampling: Sampling = WHOLE_SOFTMAX,
     seed: int = 0,
+    progress: str = "",
 ) -> list[Reply]:
     """One reply to each prompt; the same seed gives the same replies.
 
@@ -109,6 +114,7 @@ def generate(
       max_tokens: most tokens of a reply.
       sampling: `Sampling(greedy=True)` for the most probable tokens.
       seed: of all draws.
+      progress: label of a progress bar, see `play`; "" for none.
 
     Raises:
       ValueError: one prompt given in place of a list, an empty one, or one that leaves no room.
@@ -126,7 +132,7 @@ def generate(
         max_action_tokens=max_tokens,
         sampling=sampling,
     )
-    replies = complete(policy, params, ids, options, seed=seed)
+    replies = complete(policy, params, ids, options, seed=seed, progress=progress)
     return [Reply(action.text, action.tokens, action.logp) for (action,) in replies]
 
 

@@ -2,7 +2,7 @@
 
 `Workspace` keeps files beside Python values, `Replayed` wraps an environment that cannot be copied
 and keeps task, seed and actions, `DomainEnvironment` plays the episodes of a domain and keeps them
-by value.
+by value, `TaskEnvironment` asks one question and judges the reply.
 """
 
 import base64
@@ -16,6 +16,7 @@ from typing import Any
 
 from sepo_jax.domains.base import Domain
 from sepo_jax.domains.joint import games_of
+from sepo_jax.domains.tasks import SingleTurnRules, TaskDomain, is_task_domain
 from sepo_jax.names import check_option
 from sepo_jax.sandbox.archive import (
     archive_content,
@@ -25,7 +26,7 @@ from sepo_jax.sandbox.archive import (
     read_archive,
     unpack_directory,
 )
-from sepo_jax.sandbox.base import BaseEnvironment
+from sepo_jax.sandbox.base import BaseEnvironment, ask, finish
 from sepo_jax.sandbox.protocol import (
     Environment,
     EnvironmentFactory,
@@ -252,9 +253,42 @@ class DomainEnvironment(BaseEnvironment):
         return Turn({0: prompt}, rewards)
 
 
-def domain_environments(domain: Domain) -> EnvironmentFactory:
+class TaskEnvironment(BaseEnvironment):
+    """A task that one reply ends and that is judged by it (`domains.tasks.SingleTurnRules`)."""
+
+    def __init__(self, rules: SingleTurnRules):
+        self.rules = rules
+        self.name = f"tasks of {rules.name}"
+
+    def shared(self) -> Mapping[str, Any]:
+        """The rules, which never change."""
+        return {"rules": self.rules}
+
+    def start(self, task: Any, seed: int) -> Turn:
+        """Shows the task."""
+        self.state = task
+        return ask(self.rules.messages(task))
+
+    def play(self, actions: Mapping[int, str]) -> Turn:
+        """Judges the reply."""
+        reward, record = self.rules.judge(self.state, actions[0])
+        return finish(reward=reward, record=record)
+
+
+def domain_environments(domain: Domain | TaskDomain) -> EnvironmentFactory:
     """A factory of a domain's environments for pools; those of one process share the domain."""
+    if is_task_domain(domain):
+        return domain.environments()
     return functools.partial(_domain_environment, domain)
+
+
+def task_environments(rules: SingleTurnRules) -> EnvironmentFactory:
+    """A factory of environments of single-turn tasks."""
+    return functools.partial(_task_environment, rules)
+
+
+def _task_environment(rules: SingleTurnRules, scratch: Path) -> TaskEnvironment:
+    return TaskEnvironment(rules)
 
 
 def _domain_environment(domain: Domain, scratch: Path) -> DomainEnvironment:

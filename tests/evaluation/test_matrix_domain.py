@@ -1,0 +1,114 @@
+"""The matrix benchmark as a domain: its tasks, experts, figures and training."""
+
+import json
+
+import numpy as np
+import pytest
+
+from sepo_jax.domains.matrix_game import parse, reply
+from sepo_jax.domains.matrix_rules import MatrixRules, game_of_task, relative_residual
+from sepo_jax.evaluation.matrix_benchmark import residual_reward
+from sepo_jax.evaluation.matrix_domain import MatrixBenchmark
+from sepo_jax.games.generate import content_hash
+from sepo_jax.training import read_settings, to_dict, train
+
+ARMS = ("dense/2", "dense/3", "dominated/3in8")
+DOMAIN = MatrixBenchmark(arms=ARMS)
+
+
+def payoffs_of(tasks):
+    return [np.array(game_of_task(task).payoffs) for task in tasks]
+
+
+def test_training_games_are_alternately_of_each_size_and_never_judged():
+    tasks = DOMAIN.training_tasks(41, seed=3)
+    assert [len(table) for table in payoffs_of(tasks)] == [2, 3] * 20 + [2]
+    assert tasks == DOMAIN.training_tasks(41, seed=3) != DOMAIN.training_tasks(41, seed=4)
+    assert json.loads(json.dumps(tasks)) == tasks
+    judged = {content_hash(t) for t in payoffs_of(DOMAIN.evaluation_tasks(50, seed=42))}
+    assert not judged & {content_hash(table) for table in payoffs_of(tasks)}
+
+
+def test_the_expert_answers_with_the_equilibrium_as_printed():
+    traces = DOMAIN.expert_traces(30, seed=1)
+    tasks = DOMAIN.training_tasks(30, seed=1)
+    for (messages, text), task in zip(traces, tasks, strict=True):
+        assert messages == MatrixRules().messages(task)
+        table = game_of_task(task).payoffs
+        # Rounding to hundredths costs at most (m + n) / 400 of the range.
+        bound = (len(table) + len(table[0])) / 400
+        assert relative_residual(table, parse(text, len(table), len(table[0]))) <= bound + 1e-9
+
+
+def test_rewards_of_the_environment_are_those_of_the_benchmark():
+    tasks = DOMAIN.evaluation_tasks(5, seed=0)
+    texts = []
+    for number, table in enumerate(payoffs_of(tasks)):
+        m, n = table.shape
+        draws = np.random.default_rng(number)
+        texts.append(reply(draws.dirichlet(np.ones(m)), draws.dirichlet(np.ones(n))))
+    texts[3] = "no idea"
+    judged = [MatrixRules().judge(task, text) for task, text in zip(tasks, texts, strict=True)]
+    tables = payoffs_of(tasks)
+    answers = [parse(text, *table.shape) for text, table in zip(texts, tables, strict=True)]
+    np.testing.assert_allclose([r for r, _ in judged], residual_reward(tables, answers), atol=1e-12)
+    figures = DOMAIN.figures(tasks, [record for _, record in judged])
+    assert figures["dense/2/valid"] == 0.8 and figures["dense/3/valid"] == 1.0
+    for arm in ARMS:
+        own = [number for number, task in enumerate(tasks) if task["arm"] == arm]
+        reward = np.mean([judged[number][0] for number in own])
+        assert figures[f"{arm}/reward"] == pytest.approx(reward)
+        success = np.mean([judged[number][1]["success"] for number in own])
+        assert figures[f"{arm}/success"] == pytest.approx(success)
+
+
+def test_no_record_counts_as_a_reply_that_cannot_be_read():
+    tasks = DOMAIN.evaluation_tasks(2, seed=0)
+    figures = DOMAIN.figures(tasks, [None] * len(tasks))
+    assert {figures[f"{arm}/valid"] for arm in ARMS} == {0.0}
+    assert "dense/2/residual" not in figures and figures["dense/2/reward"] == 0.0
+
+
+def test_baselines_of_the_same_games():
+    figures = DOMAIN.baselines(DOMAIN.evaluation_tasks(20, seed=0))
+    assert set(figures) == {"uniform", "best_pure", "best_known"}
+    for arm in ARMS:
+        assert figures["best_known"][f"{arm}/success"] == 1.0
+        assert figures["uniform"][f"{arm}/residual"] > figures["best_known"][f"{arm}/residual"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sizes": ()}, "sizes names no size"),
+        ({"sizes": (0,)}, "size must be at least 1"),
+        ({"arms": ("dense/13",)}, "arm 'dense/13'.*dense/1?2"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        MatrixBenchmark(**arguments)
+
+
+@pytest.mark.slow
+def test_a_policy_is_trained_and_judged(tmp_path):
+    config = to_dict(
+        read_settings(
+            {
+                "policy": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1,
+                           "intermediate_size": 32},
+                "domain": {"name": "matrix", "options": {"sizes": (2,), "arms": ("dense/2",)}},
+                "sft": {"steps": 3, "num_decisions": 40, "batch_size": 8},
+                "sepo": {"steps": 0},
+                "rl": {"steps": 2, "tasks_per_step": 2, "rollouts_per_task": 2},
+                "rollout": {"slots": 16, "max_action_tokens": 8, "prefill_widths": (128,)},
+                "evaluation": {"tasks": 4},
+                "parallel": {"kind": "single"},
+            }
+        )
+    )  # fmt: skip
+    run = train(config, run_directory=tmp_path / "run", progress=False)
+    for stage in ("untrained", "sft", "rl"):
+        assert 0 <= run.summary[f"{stage}/dense/2/success"] <= 1
+    assert run.summary["best_known/dense/2/success"] == 1.0
+    assert (tmp_path / "run" / "report.html").exists()
