@@ -52,8 +52,7 @@ class Judge:
     def baselines(self, params: chex.ArrayTree) -> None:
         """Figures that every later one stands beside: of uniform play, of the best known policy or
         the best expert, and of the untrained policy."""
-        figures: dict[str, Any] = {"seed": self.settings.seed, "commit": source_commit()}
-        figures |= {f"versions/{name}": version(name) for name in PACKAGES}
+        figures = provenance(self.settings)
         for task in self.tasks:
             if task.game is not None:
                 uniform = task.game.uniform_policy()
@@ -169,6 +168,12 @@ class Judge:
         tables = self.directory.read_json("tables.json")
         name = f"{stage}/{task.name}" if task.label else stage
         self.directory.write_json("tables.json", tables | {name: rows})
+
+
+def provenance(settings: Settings) -> dict[str, Any]:
+    """Seed, revision and versions, as the summary of a run begins with."""
+    versions = {f"versions/{name}": version(name) for name in PACKAGES}
+    return {"seed": settings.seed, "commit": source_commit()} | versions
 
 
 def _at(stage: str, task: Task, figures: dict[str, Any]) -> dict[str, Any]:

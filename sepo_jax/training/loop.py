@@ -18,6 +18,7 @@ import jax
 from tqdm import tqdm
 
 from ..algorithms import ALGORITHMS, Algorithm, get_algorithm
+from ..domains.tasks import is_task_domain
 from ..evaluation import write_report
 from ..names import check_option, imported
 from ..objective import make_objective
@@ -37,15 +38,18 @@ from .distributed import (
 )
 from .judge import Judge
 from .parallel import Parallel
+from .reward_stage import RewardStage
 from .run_directory import RunDirectory, UnwrittenRunDirectory, nonfinite
 from .sepo_stage import SepoStage
 from .settings import Settings, read_settings, to_dict
 from .setup import make_domain, make_policy, make_pool
 from .stages import SftStage
+from .task_judge import TaskJudge
 from .trainable import begin_stage, join, reference_part, split
 from .update import as_objective, init_state, make_optimizer, make_update
 
 _LOG = logging.getLogger(__name__)
+STAGES = ("sft", "sepo", "rl")  # in the order of a run
 
 
 class NonFiniteError(RuntimeError):
@@ -123,7 +127,8 @@ def _train(settings: Settings, prepared: "_Prepared", path, resume, allow_change
     params = parallel.rest(from_first(prepared.params))
     # Nothing is written before everything the config names was found and fits together.
     directory = together(lambda: _open_directory(path, settings, resume, allow_change))
-    judge = Judge(settings, policy, prepared.domain, directory, prepared.environments, progress)
+    kind = TaskJudge if is_task_domain(prepared.domain) else Judge
+    judge = kind(settings, policy, prepared.domain, directory, prepared.environments, progress)
     judge.baselines(parallel.on_first(params))
     runner = StageRunner(settings, policy, directory, parallel, judge, progress)
     adapters = []
@@ -189,9 +194,10 @@ def _prepare(
     stages = []
     if settings.sft.steps:
         stages.append((SftStage(settings, policy, domain), settings.sft, get_algorithm("sft")))
-    if settings.sepo.steps:
-        stage = SepoStage(settings, policy, domain, environments, progress)
-        stages.append((stage, settings.sepo, chosen))
+    for kind, numbers in ((SepoStage, settings.sepo), (RewardStage, settings.rl)):
+        if numbers.steps:
+            stage = kind(settings, policy, domain, environments, progress)
+            stages.append((stage, numbers, chosen))
     return _Prepared(domain, environments, policy, params, parallel, stages)
 
 
@@ -307,8 +313,7 @@ class StageRunner:
 
     def _drop_lines_after(self, name: str, step: int) -> None:
         """Forgets log lines of updates that no checkpoint holds; they are about to be redone."""
-        order = ("sft", "sepo")
-        later = order[order.index(name) + 1 :]
+        later = STAGES[STAGES.index(name) + 1 :]
         self.directory.keep_lines(
             lambda line: (
                 line["stage"] not in later and (line["stage"] != name or line["step"] <= step)

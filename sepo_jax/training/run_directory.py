@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..evaluation.files import replace_text
-from .settings import differences
+from .settings import Settings, differences, read_settings
 
 LINE_FILES = ("metrics.jsonl", "timings.jsonl", "samples.jsonl")
 
@@ -137,6 +137,28 @@ class UnwrittenRunDirectory(RunDirectory):
     def read_json(self, name: str) -> dict[str, Any]:
         """What `write_json` was given last."""
         return dict(self._files.get(name, {}))
+
+
+def finished_policy(path: str | os.PathLike) -> tuple[Path, Settings]:
+    """The policy directory of a finished run, and the settings it was trained with.
+
+    Raises:
+      FileNotFoundError: the run has no config or no policy yet.
+      ValueError: a config that cannot be read.
+    """
+    run = Path(path)
+    if not (run / "config.json").is_file():
+        raise FileNotFoundError(f"{run} is no run directory: it has no config.json")
+    if not (run / "policy").is_dir():
+        raise FileNotFoundError(
+            f"{run} has no policy/ yet, which a run writes at its end; let it finish "
+            "(experiments/train.py --resume), or evaluate another directory with --policy"
+        )
+    config = run / "config.json"
+    try:
+        return run / "policy", read_settings(json.loads(config.read_text(encoding="utf-8")))
+    except ValueError as error:  # JSON and encoding errors are such
+        raise ValueError(f"{config} cannot be read: {error}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ import chex
 import numpy as np
 
 from ..domains.base import Opponent
+from ..domains.tasks import is_task_domain
 from ..evaluation import exact_nash_conv
 from ..forest import Forest
 from ..names import check_option
@@ -75,7 +76,17 @@ class SepoStage:
         environments: Pool | None = None,
         progress: bool = False,
     ):
-        """A stage; `environments` are the domain's, in this process when None."""
+        """A stage; `environments` are the domain's, in this process when None.
+
+        Raises:
+          ValueError: a domain of tasks without opponents, options that are not known or do not
+            agree.
+        """
+        if is_task_domain(domain):
+            raise ValueError(
+                f"sepo.steps={settings.sepo.steps}, but domain {domain.name!r} has tasks with a "
+                "reward of their own and no opponents: set sepo.steps=0 and train it with rl.steps"
+            )
         self.settings, self.policy = settings, policy
         self.environments = environments or domain_environments(domain)
         self.progress = progress

@@ -59,6 +59,8 @@ class DomainSettings:
     on_invalid: str = "fallback"
     collusion: str = "none"
     rounds: int = 0  # of a match; 0 = the game's own number
+    # Further arguments of the domain's class by name.
+    options: Mapping = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +128,21 @@ class SepoSettings:
     # within groups of equal returns: nothing is learned from those. The step then trains on what
     # there is; where no group at all has a spread, the run stops. 0: never anew, and no stop.
     max_resample: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardSettings:
+    """Reinforcement learning on the rewards that tasks pay. `steps = 0` leaves the stage out.
+
+    It is for domains of tasks (`domains.tasks.TaskDomain`); `SepoSettings` is for games.
+    """
+
+    steps: int = 0
+    learning_rate: float = 3e-4
+    warmup_steps: int = 0
+    final_learning_rate: float = 0.0
+    tasks_per_step: int = 32
+    rollouts_per_task: int = 8  # episodes of a task, which are compared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,10 +220,12 @@ class ParallelSettings:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSettings:
-    """Exact evaluation every so many steps; match play at the end of every stage."""
+    """Exact evaluation every so many steps; match play, or tasks, at the end of every stage."""
 
     every: int = 10
     match_episodes: int = 200  # episodes against each opponent of each pool
+    tasks: int = 100  # of each kind
+    task_samples: int = 1  # replies to each task
     # (exploitability, collusion, externality) of the safety score; empty = those of training.
     weights: tuple = ()
 
@@ -230,6 +249,7 @@ class Settings:
     domain: DomainSettings = DomainSettings()
     sft: SftSettings = SftSettings()
     sepo: SepoSettings = SepoSettings()
+    rl: RewardSettings = RewardSettings()
     algorithm: AlgorithmSettings = AlgorithmSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     rollout: RolloutSettings = RolloutSettings()
@@ -260,6 +280,8 @@ LEAST = {
     "sepo.groups_per_opponent": 1,
     "sepo.rollouts_per_group": 1,
     "sepo.exploiter_episodes": 1,
+    "rl.tasks_per_step": 1,
+    "rl.rollouts_per_task": 1,
     "optimizer.max_gradient_norm": 1e-30,
     "optimizer.micro_batches": 1,
     "optimizer.updates_per_batch": 1,
@@ -280,6 +302,8 @@ LEAST = {
     "parallel.tensor": 1,
     "evaluation.every": 1,
     "evaluation.match_episodes": 2,
+    "evaluation.tasks": 1,
+    "evaluation.task_samples": 1,
     "checkpoint.every": 1,
     "checkpoint.keep": 1,
 }

@@ -11,6 +11,7 @@ import jax
 
 from ..domains.checks import check_players
 from ..domains.joint import JointDomain
+from ..domains.tasks import PARTS, is_task_domain
 from ..evaluation.matches import GAMES
 from ..games import TreeGame
 from ..names import check_option, imported
@@ -33,10 +34,12 @@ DOMAINS = {
     "auction": "sepo_jax.domains.auction:RepeatedAuction",
     "negotiation_v1": "sepo_jax.domains.negotiation_v1:SplitBargaining",
     "negotiation_v2": "sepo_jax.domains.negotiation_v2:ItemNegotiation",
+    "matrix": "sepo_jax.evaluation.matrix_domain:MatrixBenchmark",
 }
 _OWN_DOMAIN = "my_module:MyClass"
 _DOMAIN_PARTS = ("name", "max_payoff", "pools", "experts", "new_episode", "expert_traces")
-_NOT_OPTIONS = ("name", "games", "invalid_penalty")  # fields of the config that no domain takes
+# Fields of the config that no domain takes by their names.
+_NOT_OPTIONS = ("name", "games", "invalid_penalty", "options")
 BACKENDS = ("in_process", "processes", "ray")
 _TOKENIZER_EXAMPLES = 400
 _FRESH = (
@@ -74,19 +77,29 @@ def make_domain(settings: DomainSettings) -> Any:
             )
         if field.name != "rounds" or value:
             options[field.name] = value
+    for name in settings.options:
+        check_option("domain.options", name, {each for names in taken for each in names})
+    options |= settings.options
     domains = [
         each(**{name: value for name, value in options.items() if name in names})
         for each, names in zip(classes, taken, strict=True)
     ]
     for domain in domains:
-        missing = [part for part in _DOMAIN_PARTS if not hasattr(domain, part)]
-        if missing:
-            raise ValueError(
-                f"{type(domain).__name__} is no domain: it lacks {', '.join(missing)} (see "
-                "sepo_jax.domains.base.Domain)"
-            )
-        check_players(domain)
+        _check_domain(domain)
     return JointDomain(domains, settings.name) if settings.games else domains[0]
+
+
+def _check_domain(domain: Any) -> None:
+    of_tasks = is_task_domain(domain)
+    missing = [part for part in (PARTS if of_tasks else _DOMAIN_PARTS) if not hasattr(domain, part)]
+    if missing:
+        place = "tasks.TaskDomain" if of_tasks else "base.Domain"
+        raise ValueError(
+            f"{type(domain).__name__} is no domain: it lacks {', '.join(missing)} (see "
+            f"sepo_jax.domains.{place})"
+        )
+    if not of_tasks:
+        check_players(domain)
 
 
 def _domain_class(name: str) -> Any:

@@ -1,0 +1,143 @@
+"""Training on tasks that pay their own rewards."""
+
+import json
+
+import numpy as np
+import pytest
+from training.parity_tasks import Parity, ParityRules
+
+from sepo_jax.domains import Kuhn
+from sepo_jax.forest import Forest
+from sepo_jax.sandbox.environments import domain_environments
+from sepo_jax.training import read_settings, train
+from sepo_jax.training.reward_stage import RewardStage, mean_of_records
+from sepo_jax.training.sepo_stage import SepoStage
+from sepo_jax.training.setup import make_domain, make_policy
+
+NAME = "training.parity_tasks:Parity"
+
+
+def tasks_config(config, **rl):
+    config["domain"] = {"name": NAME}
+    config["sepo"]["steps"] = 0
+    config["rl"] = {"steps": 3, "tasks_per_step": 3, "rollouts_per_task": 4} | rl
+    config["rollout"] |= {"prefill_widths": (32,), "capacity": 64}
+    config["evaluation"] |= {"tasks": 10, "task_samples": 2}
+    return config
+
+
+def test_an_environment_asks_judges_and_restores(tmp_path):
+    factory = domain_environments(Parity())
+    environment = factory(tmp_path)
+    first = environment.reset({"number": 4}, seed=0)
+    assert first.prompts[0].messages == tuple(ParityRules().messages({"number": 4}))
+    snapshot = environment.snapshot()
+    turn = environment.step({0: "odd"})
+    assert turn.done and turn.rewards[0] == 0.0
+    environment.restore(snapshot)
+    turn = environment.step({0: "even"})
+    assert turn.done and turn.rewards[0] == 1.0
+    assert turn.record == {"right": True, "known": True, "text": "even"}
+
+
+def test_a_step_is_a_function_of_seed_and_step(small_config):
+    settings = read_settings(tasks_config(small_config))
+    policy, _ = make_policy(settings, Parity())
+    stage = RewardStage(settings, policy, Parity())
+    requests = stage.requests(1)
+    assert requests == RewardStage(settings, policy, Parity()).requests(1)
+    assert requests != stage.requests(2)
+    assert [r.group for r in requests] == [g for g in range(3) for _ in range(4)]
+    assert [r.member for r in requests] == [0, 1, 2, 3] * 3
+    for group in range(3):
+        assert len({json.dumps(r.task) for r in requests if r.group == group}) == 1
+
+
+def test_the_forest_holds_what_was_paid(small_config):
+    settings = read_settings(tasks_config(small_config))
+    policy, params = make_policy(settings, Parity())
+    data = RewardStage(settings, policy, Parity()).data(0, params)
+    assert isinstance(data.forest, Forest)
+    replies = np.flatnonzero(data.forest.is_action)
+    assert len(replies) == 12
+    paid = data.forest.reward[replies]
+    assert data.metrics["reward"] == pytest.approx(paid.mean())
+    assert data.metrics["task/right"] == pytest.approx(paid.mean())
+    assert data.metrics["failed_rollouts"] == 0
+    # Members of a group share the prompt, and with it the root.
+    roots = data.forest.parent[replies]
+    assert all(len(set(group)) == 1 for group in np.split(roots, 3))
+
+
+def test_means_are_over_those_that_recorded_a_number():
+    records = [{"a": 1, "b": True, "text": "x"}, None, {"a": 3, "b": False}]
+    assert mean_of_records(records) == {"task/a": 2.0, "task/b": 0.5}
+    assert mean_of_records([None]) == {}
+
+
+@pytest.mark.slow
+def test_a_policy_learns_what_is_paid_for(small_config, tmp_path):
+    config = tasks_config(small_config, steps=30, tasks_per_step=8, learning_rate=1e-2)
+    config["sft"] |= {"steps": 80, "num_decisions": 200, "batch_size": 32, "learning_rate": 1e-2}
+    config["evaluation"]["tasks"] = 20
+    config["rollout"]["slots"] = 32
+    run = train(config, run_directory=tmp_path / "run", progress=False)
+    summary = run.summary
+    assert summary["always_even/success"] == 0.5
+    assert summary["untrained/success"] < 0.3
+    assert summary["rl/success"] > max(summary["sft/success"], 0.5)
+    assert (tmp_path / "run" / "report.html").exists()
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    rewards = [json.loads(x)["reward"] for x in lines if json.loads(x)["stage"] == "rl"]
+    assert len(rewards) == 30 and np.mean(rewards[-5:]) > np.mean(rewards[:5])
+
+
+def test_a_run_goes_on_where_it_stopped(small_config, tmp_path):
+    config = tasks_config(small_config, steps=4) | {"checkpoint": {"every": 2}}
+    config["sft"]["steps"] = 1
+    whole = train(config, run_directory=tmp_path / "whole", progress=False)
+    short = tasks_config(small_config, steps=2) | {"checkpoint": {"every": 2}}
+    train(short, run_directory=tmp_path / "short", progress=False)
+    config["rl"]["steps"] = 4
+    resumed = train(
+        config,
+        run_directory=tmp_path / "short",
+        resume=True,
+        allow_change=("rl.steps",),
+        progress=False,
+    )
+    assert resumed.summary["untrained/success"] == whole.summary["untrained/success"]
+    last = (tmp_path / "short" / "metrics.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["step"] == 4
+
+
+def test_games_and_tasks_are_not_mixed_up(small_config):
+    settings = read_settings(tasks_config(small_config))
+    policy, _ = make_policy(settings, Parity())
+    with pytest.raises(ValueError, match=r"'kuhn' has opponents.*sepo\.steps"):
+        RewardStage(settings, policy, Kuhn())
+    with pytest.raises(ValueError, match=r"'parity' has tasks.*rl\.steps"):
+        SepoStage(settings, policy, Parity())
+
+
+def test_options_of_a_domain_are_its_arguments(small_config):
+    config = tasks_config(small_config)
+    config["domain"]["options"] = {"largest": 3}
+    assert make_domain(read_settings(config).domain).largest == 3
+    config["domain"]["options"] = {"larges": 3}
+    with pytest.raises(ValueError, match=r"domain\.options.*'larges'.*largest"):
+        make_domain(read_settings(config).domain)
+
+
+class Incomplete:
+    name = "incomplete"
+
+    def training_tasks(self, count, seed):
+        return []
+
+
+def test_a_domain_that_lacks_parts_is_refused(small_config):
+    config = tasks_config(small_config)
+    config["domain"]["name"] = f"{__name__}:Incomplete"
+    with pytest.raises(ValueError, match=r"Incomplete is no domain: it lacks environments.*Task"):
+        make_domain(read_settings(config).domain)
