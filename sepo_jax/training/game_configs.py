@@ -90,11 +90,11 @@ def game_config(
     sepo.group_by = "deal_round" if joint or games[0] in _DEALT else "round"
     sepo.objective, config.algorithm.name = options["objective"], "rloo"
     config.sft.num_decisions = 4000 * len(games)
-    config.sft.steps, config.sft.batch_size = 300 if joint else 250, 32
+    config.sft.steps, config.sft.batch_size = 250, 32
     config.sft.learning_rate, config.sft.final_learning_rate = 3e-3, 3e-4
-    sepo.steps = 25 if joint else 40
+    sepo.steps = 20 if joint else 40
     sepo.learning_rate, sepo.final_learning_rate = 1e-3, 1e-4
-    sepo.groups_per_opponent, sepo.rollouts_per_group = 2, 3 if joint else 4
+    sepo.groups_per_opponent, sepo.rollouts_per_group = 2, 2 if joint else 4
     if games[0] == "negotiation_v2":
         # Many deals differ more than many rollouts of one, and a demand must be read off the pool.
         config.sft.steps, sepo.steps = 400, 25
@@ -102,8 +102,9 @@ def game_config(
         config.domain.invalid_penalty = 2.0  # a demand beyond the pool is invalid
     config.rollout.capacity = 384
     config.rollout.row_length = 512
-    config.evaluation.match_episodes = 40
-    config.evaluation.every = 50  # a held-out loss takes as long as ten steps
+    config.evaluation.match_episodes = 20 if joint else 40
+    # A held-out loss takes as long as ten steps.
+    config.evaluation.every = 125 if joint else 50
     config.checkpoint.every = 20
     if policy != "fresh":
         use_adapters(config, policy)
