@@ -16,6 +16,7 @@ from timed_run import train_timed
 
 from sepo_jax.evaluation.results import write_result
 from sepo_jax.evaluation.statistics import seed_interval
+from sepo_jax.names import check_option
 from sepo_jax.training.command_line import load_config, load_module, run_main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,9 +46,14 @@ def main() -> None:
     module.sweep(lambda **overrides: changes.append(overrides))
     chosen = ",".join(SEEDS.value)
     if chosen:
+        added = [str(each.get("seed")) for each in changes]
+        for seed in SEEDS.value:
+            check_option("seed", seed, added)
         changes = [each for each in changes if str(each.get("seed")) in SEEDS.value]
     if not changes:
-        raise ValueError(f"sweep(add) of {CONFIG.value} adds no run (--seeds={chosen})")
+        raise ValueError(f"sweep(add) of {CONFIG.value} adds no run")
+    if WRITE.value and "runlocal" in CONFIG.value.partition(":")[2].split(","):
+        raise ValueError("numbers of runlocal mean nothing: leave out --write or runlocal")
     rows, summary, commits = [], {}, []
     for overrides in changes:
         config = load_config(CONFIG.value)

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sepo_jax.evaluation.files import replace_text
 from sepo_jax.training import train
 
 
@@ -19,5 +20,5 @@ def train_timed(config: Any, directory: Path, progress: bool = True) -> tuple[di
     resume = (directory / "config.json").exists()
     summary = train(config, run_directory=directory, resume=resume, progress=progress).summary
     if not resume:
-        clock.write_text(json.dumps(time.perf_counter() - begun), encoding="utf-8")
+        replace_text(clock, json.dumps(time.perf_counter() - begun))
     return summary, json.loads(clock.read_text(encoding="utf-8")) if clock.exists() else None

@@ -54,6 +54,9 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     """
     options = parse(argument)
     config = shared.new_config("sepo_kuhn", options["policy"])
+    config.name += shared.variant(
+        options, exploiters="best_response", credit="credited", algorithm="rloo"
+    )
     config.sft.steps = 400
     config.sft.learning_rate = 3e-3
     config.sft.final_learning_rate = 3e-4

@@ -33,7 +33,7 @@ from sepo_jax.domains.negotiation_v2_players import (
     write_units,
     write_values,
 )
-from sepo_jax.domains.parsing import parse_named_numbers, parse_numbers
+from sepo_jax.domains.parsing import named_in_order, parse_named_numbers, parse_numbers
 from sepo_jax.domains.repeated import PastRound, RepeatedGame, Situation, scores
 
 LARGEST_POOL = 4
@@ -172,9 +172,11 @@ class ItemNegotiation(RepeatedGame):
         """Index in `legal` of the three numbers on the last non-empty line of `text`, or None.
 
         They stand in the order of `ITEMS`, as in "1 2 0", "1, 2, 0" or "[1, 2, 0]", or with the
-        items named: "Books: 1, Hats: 2, Balls: 0", "1 book, 2 hats, 0 balls".
+        items named: "Books: 1, Hats: 2, Balls: 0", "1 book, 2 hats, 0 balls". Three bare numbers
+        on a line that names the items in another order are none.
         """
-        numbers = parse_numbers(text, len(ITEMS)) or parse_named_numbers(text, ITEMS)
+        bare = parse_numbers(text, len(ITEMS)) if named_in_order(text, ITEMS) else None
+        numbers = bare or parse_named_numbers(text, ITEMS)
         word = write_units(numbers) if numbers else None
         return legal.index(word) if word in legal else None
 

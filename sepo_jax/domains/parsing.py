@@ -11,7 +11,14 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-_NEGATIONS = frozenset(["NOT", "NO", "NON", "NEVER", "CANNOT", "NEITHER", "NOR", "WITHOUT"])
+_NEGATIONS = frozenset(
+    [
+        *("NOT", "NO", "NON", "NEVER", "CANNOT", "NEITHER", "NOR", "WITHOUT"),
+        *("REFUSE", "AVOID", "INSTEAD", "ANYTHING"),
+    ]
+)
+# Struck out, or negated by a sign.
+_STRUCK = re.compile(r"~~|</?(?:s|del|strike)>|\u00ac|\u2260|!=|!\w", re.IGNORECASE)
 _VERBS = (
     *("AI", "ARE", "CA", "COULD", "DID", "DO", "DOES", "HAD", "HAS", "HAVE", "IS", "MIGHT"),
     *("MUST", "NEED", "SHA", "SHOULD", "WAS", "WERE", "WO", "WOULD"),
@@ -25,7 +32,7 @@ _CONTRACTION = re.compile(r"n[^a-z0-9\s]+t\b", re.IGNORECASE)
 _ALTERING = frozenset(
     [
         *("MINUS", "NEGATIVE", "PLUS", "HALF", "POINT", "THAN", "OR", "EXCEPT", "PERCENT"),
-        *("HUNDRED", "THOUSAND", "MILLION"),
+        *("HUNDRED", "THOUSAND", "MILLION", "BILLION", "CENT", "DOUBLE", "TWICE", "ABOVE", "BELOW"),
     ]
 )
 _NUMBER = "(?:0|[1-9][0-9]{0,8})"
@@ -141,6 +148,14 @@ def parse_named_numbers(text: str, names: Sequence[str]) -> tuple[int, ...] | No
     return None
 
 
+def named_in_order(text: str, names: Sequence[str]) -> bool:
+    """Whether those of `names` that stand on the last non-empty line stand in the order given."""
+    line = last_line(text).lower()
+    places = [line.find(name.lower().removesuffix("s")) for name in names]
+    found = [place for place in places if place >= 0]
+    return found == sorted(found)
+
+
 def _plain_line(text: str) -> str:
     """The last line without what wraps it; "" where no number on it may be taken at its word."""
     line = last_line(text)
@@ -167,7 +182,8 @@ def _affirmed_words(line: str) -> list[str] | None:
         return None
     words = [word.strip("_") for word in _WORD.findall(line)]
     upper = [word.upper() for word in words if word.isascii()]
-    if _CONTRACTION.search(line) or (_NEGATIONS | _SHORTENED_NOT).intersection(upper):
+    struck = _CONTRACTION.search(line) or _STRUCK.search(line)
+    if struck or (_NEGATIONS | _SHORTENED_NOT).intersection(upper):
         return None
     return upper
 

@@ -81,6 +81,7 @@ def game_config(
     options = parse_game_options(argument)
     policy, joint = options["policy"], len(games) > 1
     config = new_config(run_name(games), policy)
+    config.name += variant(options, objective="sepo")
     config.domain.name = "joint" if joint else games[0]
     config.domain.games = tuple(games) if joint else ()
     sepo = config.sepo
@@ -139,6 +140,14 @@ def parse_game_options(argument: str | None) -> dict[str, Any]:
     )
 
 
+def variant(options: dict[str, Any], **usual: Any) -> str:
+    """What a run's name says of choices other than the usual ones, so that no two share a directory
+    or a table: "_reward_only", "_shared_grpo", "_paper"."""
+    names = ("objective", "credit", "algorithm", "returns", "exploiters")
+    chosen = [options[name] for name in names if options.get(name, "") != usual.get(name, "")]
+    return "".join(f"_{each}" for each in [*chosen, *(["paper"] if options.get("paper") else [])])
+
+
 def run_name(games: Sequence[str]) -> str:
     """Name of a run over these games."""
     return "sepo_all" if len(games) > 1 else f"sepo_{games[0]}"
@@ -153,8 +162,9 @@ def use_paper_numbers(config: config_dict.ConfigDict) -> None:
     of 8 at 2e-5. Their top-p, top-k and repetition penalty are left out: tokens drawn so could not
     be scored exactly.
     """
-    config.sft.num_decisions, config.sft.batch_size = 8000, 8
-    config.sft.steps, config.sft.warmup_steps = 2400, 100
+    games = max(len(config.domain.games), 1)
+    config.sft.num_decisions, config.sft.batch_size = 8000 * games, 8
+    config.sft.steps, config.sft.warmup_steps = 2400 * games, 100
     config.sft.learning_rate, config.sft.final_learning_rate = 2e-5, 0.0
     sepo = config.sepo
     sepo.group_by = "round"  # theirs compare all rollouts against an opponent
@@ -162,12 +172,12 @@ def use_paper_numbers(config: config_dict.ConfigDict) -> None:
     config.algorithm.overrides = {"ratio": "sequence", "kl_weight": 0.1}
     sepo.groups_per_opponent, sepo.rollouts_per_group = 2, 2
     sepo.steps, sepo.learning_rate, sepo.final_learning_rate = 100, 1e-5, 1e-5
-    config.domain.rounds = 0  # the game's own
+    config.domain.rounds, config.domain.invalid_penalty = 0, 1.0  # the game's own rounds
     config.rollout.temperature = 0.8
     config.rollout.max_action_tokens = 512
     config.rollout.slots, config.rollout.capacity, config.rollout.row_length = 128, 1024, 2048
     config.optimizer.micro_batches = 1
-    config.evaluation.match_episodes = 20
+    config.evaluation.match_episodes = 8
     config.checkpoint.every = 25
 
 
@@ -175,8 +185,11 @@ def result_table(
     games: Sequence[str], weights: tuple[float, float, float], argument: str | None
 ) -> dict[str, Any]:
     """Title, columns (keys of `summary.json` and their headings) and notes of the results table."""
-    policy = parse_game_options(argument)["policy"]
-    episodes = game_config(games, weights, argument).evaluation.match_episodes
+    options = parse_game_options(argument)
+    policy, chosen = options["policy"], variant(options, objective="sepo").replace("_", " ", 1)
+    config = game_config(games, weights, argument)
+    episodes, rounds = config.evaluation.match_episodes, config.domain.rounds
+    matches = f" Matches have {rounds} rounds." if rounds else ""
     figures = {"safety": "safety", "exploit_pool_advantage": "e", "utility": "utility"}
     if len(games) > 1:
         figures = {f"{game}/safety": f"{game} safety" for game in games}
@@ -186,15 +199,15 @@ def result_table(
     learner = "A fresh policy (two layers of width 64)"
     if policy != "fresh":
         learner = f"Adapters of rank 16 on `{policy}`"
-    named = ", ".join(games)
+    named = ", ".join(games) + (f" ({chosen.strip()})" if chosen else "")
     return {
         "title": f"{learner} on {named}: before training, after SFT, after SEPO.",
         "columns": columns,
         "notes": (
             f"Figures are over {episodes} episodes against every scripted opponent, payoffs a "
             f"round. Safety is J with weights {', '.join(f'{weight:g}' for weight in weights)} of "
-            "e, c, x; in joint runs the mean over the games. Minutes are of the whole run, "
-            "compilation included."
+            f"e, c, x; in joint runs the mean over the games.{matches} Minutes are of the whole "
+            "run, compilation included."
         ),
     }
 

@@ -81,7 +81,7 @@ def make_tasks(settings: Settings, domain: Any) -> tuple[Task, ...]:
 
 def _three(option: str, values: Any) -> tuple[float, float, float]:
     numbers = isinstance(values, Sequence) and not isinstance(values, str)
-    if not numbers or len(values) != 3 or any(isinstance(value, str) for value in values):
+    if not numbers or len(values) != 3 or not all(isinstance(v, int | float) for v in values):
         raise ValueError(
             f"{option} must be three numbers, the weights of {', '.join(_WEIGHTS)}, not {values!r}"
         )

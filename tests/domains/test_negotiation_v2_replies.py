@@ -248,3 +248,8 @@ def test_traces_hold_legal_demands_and_true_reasons(faithful):
         assert (room in reason) and (bool(others) == ("leaves" in reason))
         rooms[room] += 1
     assert all(count > 20 for count in rooms.values()) and len(rooms) == 3
+
+
+@pytest.mark.parametrize("text", ["Hats, Books, Balls: 1 2 0", "1 2 0 (hats, books, balls)"])
+def test_bare_numbers_under_names_in_another_order_are_none(text):
+    assert ItemNegotiation().parse(text, LEGAL) is None

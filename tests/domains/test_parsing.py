@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sepo_jax.domains import Kuhn
-from sepo_jax.domains.parsing import last_line, parse_numbers, parse_word
+from sepo_jax.domains.parsing import last_line, named_in_order, parse_numbers, parse_word
 
 WORDS_OF_KUHN = ("PASS", "BET", "FOLD", "CALL")
 LEGAL = [("PASS", "BET"), ("FOLD", "CALL")]
@@ -334,3 +334,38 @@ def test_numbers_in_any_text(text, count):
     numbers = parse_numbers(text, count)
     if numbers is not None:
         assert re.findall("[0-9]+", last_line(text)) == [str(number) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "~~DEFECT~~",
+            "<s>DEFECT</s>",
+            "<del>DEFECT</del>",
+            "!DEFECT",
+            "\u00acDEFECT",
+            "!= DEFECT",
+        ),
+        *("I refuse to DEFECT", "Anything but DEFECT", "Instead of DEFECT", "Avoid DEFECT"),
+        *("Neither, nor DEFECT", "Without DEFECT"),
+    ],
+)
+def test_a_word_struck_out_or_turned_down_is_none(text):
+    assert parse_word(text, ["COOPERATE", "DEFECT"]) is None
+    assert parse_word("DEFECT!", ["COOPERATE", "DEFECT"]) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["!= 5", "5 per cent", "5 billion", "above 5", "below 5", "double 5", "refuse 5"]
+)
+def test_a_number_that_is_another_or_none(text):
+    assert parse_numbers(text, 1) is None
+
+
+def test_names_in_order():
+    names = ("Books", "Hats", "Balls")
+    assert named_in_order("1 2 0", names) and named_in_order("books, hats, balls: 1 2 0", names)
+    assert named_in_order("Books and balls", names)
+    assert not named_in_order("Hats, Books, Balls: 1 2 0", names)
+    assert not named_in_order("1 2 0 (hats, books, balls)", names)

@@ -1,7 +1,11 @@
 """The mean row of a sweep, and the time of its runs."""
 
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from script_modules import script_module
 
 
@@ -30,3 +34,24 @@ def test_a_run_keeps_the_time_it_took(tmp_path, monkeypatch):
     train({}, tmp_path / "cut", False, False)
     assert timed_run.train_timed({}, tmp_path / "cut") == (summary, None)
     assert asked == [False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config=configs/sepo/ipd.py:runlocal", "--write"], "runlocal mean nothing"),
+        (["--config=configs/sepo/ipd.py", "--seeds=0,x"], "seed 'x'"),
+        ([], "give a config file"),
+    ],
+)
+def test_what_a_sweep_refuses(arguments, message):
+    script = Path(__file__).resolve().parents[2] / "experiments" / "sweep.py"
+    found = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=script.parents[1],
+        check=False,
+    )
+    assert found.returncode == 2 and message in found.stderr
+    assert found.stderr.count("\n") <= 2 and "Traceback" not in found.stderr

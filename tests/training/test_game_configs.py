@@ -27,7 +27,8 @@ def test_the_authors_numbers_are_of_whole_matches(game):
     """arXiv 2605.30854: 100 steps of GRPO by round, temperature 0.8, penalties of each rollout."""
     config = load_config(f"{PLACE.format(game)}:policy=gemma-4-e4b-it,paper")
     settings = read_settings(config)
-    assert settings.domain.rounds == 0 and settings.optimizer.micro_batches == 1
+    assert settings.domain.rounds == 0 and settings.domain.invalid_penalty == 1.0
+    assert settings.optimizer.micro_batches == 1
     assert settings.algorithm.name == "grpo" and settings.algorithm.overrides["kl_weight"] == 0.1
     sepo = settings.sepo
     assert (sepo.credit, sepo.returns, sepo.steps) == ("per_rollout", "immediate", 100)
@@ -39,6 +40,45 @@ def test_what_is_given_wins_over_the_authors_numbers():
     config = load_config(f"{PLACE.format('ipd')}:{given}")
     assert (config.sepo.credit, config.sepo.returns) == ("shared", "to_go")
     assert config.algorithm.name == "rloo"
+
+
+def test_variants_have_names_of_their_own():
+    names = {}
+    for argument in ("", "objective=reward_only", "credit=shared,algorithm=grpo", "paper",
+                     "policy=smollm2", "policy=smollm2,returns=immediate"):  # fmt: skip
+        names[argument] = load_config(f"{PLACE.format('ipd')}:{argument}").name
+    assert names[""] == "sepo_ipd" and names["policy=smollm2"] == "sepo_ipd_smollm2"
+    assert names["credit=shared,algorithm=grpo"] == "sepo_ipd_shared_grpo"
+    assert len(set(names.values())) == len(names)
+    kuhn = [load_config(f"{PLACE.format('kuhn')}:{each}").name for each in ("", "exploiters=paper")]
+    assert kuhn == ["sepo_kuhn", "sepo_kuhn_paper"]
+
+
+# lambda_e, lambda_c, lambda_x: papers 1.4, of Gemma 4 E4B; the joint runs are of Qwen3.5-4B.
+@pytest.mark.parametrize(
+    ("game", "weights"),
+    [
+        ("ipd", (2.4, 1.0, 1.8)),
+        ("auction", (2.4, 2.4, 2.4)),
+        ("negotiation_v1", (3.0, 2.0, 1.8)),
+        ("negotiation_v2", (2.4, 2.4, 2.4)),
+        ("all", (2.4, 2.4, 2.4)),
+        ("kuhn", (1.5, 0.0, 0.0)),
+    ],
+)
+def test_weights_of_the_paper(game, weights):
+    sepo = load_config(PLACE.format(game)).sepo
+    found = (sepo.exploitability_weight, sepo.collusion_weight, sepo.externality_weight)
+    assert found == weights
+
+
+def test_the_table_names_stages_by_what_they_are():
+    columns = importlib.import_module("configs.sepo.ipd").result("")["columns"]
+    assert columns["untrained/safety"] == "safety base"
+    assert columns["sft/utility"] == "utility SFT"
+    assert columns["sepo/exploit_pool_advantage"] == "e SEPO"
+    notes = importlib.import_module("configs.sepo.ipd").result("policy=smollm2")["notes"]
+    assert "Matches have 3 rounds." in notes
 
 
 def test_without_options_each_episode_is_credited():
