@@ -94,7 +94,8 @@ def game_config(
     config.sft.steps, config.sft.batch_size = 250, 32
     config.sft.learning_rate, config.sft.final_learning_rate = 3e-3, 3e-4
     sepo.steps = 20 if joint else 40
-    sepo.learning_rate, sepo.final_learning_rate = 1e-3, 1e-4
+    sepo.learning_rate, sepo.final_learning_rate = 5e-4 if joint else 1e-3, 1e-4
+    sepo.warmup_steps = 3 if joint else 0
     sepo.groups_per_opponent, sepo.rollouts_per_group = 2, 2 if joint else 4
     if games[0] == "negotiation_v2":
         # Many deals differ more than many rollouts of one, and a demand must be read off the pool.
