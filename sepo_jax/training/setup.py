@@ -86,6 +86,11 @@ def make_domain(settings: DomainSettings) -> Any:
     ]
     for domain in domains:
         _check_domain(domain)
+        if settings.games and is_task_domain(domain):
+            raise ValueError(
+                f"domain.games={settings.games}: {domain.name!r} has no opponents, and only games "
+                "are trained jointly; train it on its own as domain.name"
+            )
     return JointDomain(domains, settings.name) if settings.games else domains[0]
 
 

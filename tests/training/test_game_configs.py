@@ -1,12 +1,11 @@
 """The configs of SEPO's games: their options, and the authors' numbers."""
 
-import importlib
 from pathlib import Path
 
 import pytest
 
 from sepo_jax.training import read_settings
-from sepo_jax.training.command_line import load_config
+from sepo_jax.training.command_line import load_config, load_module
 
 PLACE = str(Path(__file__).resolve().parents[2] / "configs" / "sepo" / "{}.py")
 GAMES = ("ipd", "auction", "negotiation_v1", "negotiation_v2")
@@ -73,11 +72,11 @@ def test_weights_of_the_paper(game, weights):
 
 
 def test_the_table_names_stages_by_what_they_are():
-    columns = importlib.import_module("configs.sepo.ipd").result("")["columns"]
+    columns = load_module(PLACE.format("ipd")).result("")["columns"]
     assert columns["untrained/safety"] == "safety base"
     assert columns["sft/utility"] == "utility SFT"
     assert columns["sepo/exploit_pool_advantage"] == "e SEPO"
-    notes = importlib.import_module("configs.sepo.ipd").result("policy=smollm2")["notes"]
+    notes = load_module(PLACE.format("ipd")).result("policy=smollm2")["notes"]
     assert "Matches have 3 rounds." in notes
 
 
@@ -110,7 +109,7 @@ def test_kuhns_names_are_checked_too():
 
 @pytest.mark.parametrize("game", [*GAMES, "all", "kuhn"])
 def test_a_module_names_its_seeds_and_its_table(game):
-    module = importlib.import_module(f"configs.sepo.{game}")
+    module = load_module(PLACE.format(game))
     seeds = []
     module.sweep(lambda **changes: seeds.append(changes["seed"]))
     assert seeds == [0, 1, 2]

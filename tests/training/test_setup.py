@@ -8,6 +8,7 @@ import pytest
 from sepo_jax.domains import Kuhn
 from sepo_jax.domains.ipd import IteratedPrisonersDilemma
 from sepo_jax.domains.joint import JointDomain
+from sepo_jax.domains.tasks import is_task_domain
 from sepo_jax.policy.models import MODELS
 from sepo_jax.training.command_line import load_config, load_module
 from sepo_jax.training.settings import DomainSettings, PolicySettings, read_settings
@@ -99,7 +100,16 @@ class Half:
 def test_every_domain_is_made_by_its_name(name):
     domain = make_domain(DomainSettings(name=name))
     assert domain.name == name
-    assert domain.expert_traces(3, 0) and set(domain.pools) == {"train", "exploiter", "collusive"}
+    assert domain.expert_traces(3, 0)
+    if is_task_domain(domain):
+        assert domain.training_tasks(3, 0) and domain.evaluation_tasks(1, 0)
+    else:
+        assert set(domain.pools) == {"train", "exploiter", "collusive"}
+
+
+def test_tasks_are_not_joined_with_games():
+    with pytest.raises(ValueError, match="'matrix' has no opponents"):
+        make_domain(DomainSettings("all", games=("ipd", "matrix")))
 
 
 def test_options_reach_the_domains_that_have_them():
