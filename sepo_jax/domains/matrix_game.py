@@ -28,7 +28,7 @@ _ROUNDING = 1e-9  # three times 0.33 is 0.99 up to this
 _SYSTEM = (
     "You solve zero-sum matrix games. The row player wins the payoff shown, the column player loses"
     " it, and both choose at once. Give the equilibrium probabilities of both players, in the order"
-    ' of the actions, as one line of JSON: {"row": [0.25, 0.75], "col": [0.50, 0.50]}'
+    ' of the actions, as one line of JSON: {"row": [0.20, 0.30, 0.50], "col": [0.60, 0.40]}'
 )
 
 

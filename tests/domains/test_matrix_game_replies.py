@@ -231,7 +231,9 @@ def test_a_reply_on_a_last_line_is_always_found(reasoning, rng, size):
 
 
 def test_no_prompt_answers_itself():
-    """Nothing in a prompt is read as an answer but the example of its form."""
+    """Nothing in a prompt is read as an answer; the example of its form is of a 3 by 2 game, so
+    that an echo of it answers no square one."""
     system, user = (each["content"] for each in messages(anonymous([[1, -1], [-1, 1]])))
     assert parse(user, 2, 2).status == NOT_PARSABLE
-    assert parse(system, 2, 2).row == (0.25, 0.75)
+    assert parse(system, 3, 2).valid
+    assert all(not parse(system, size, size).valid for size in range(1, 13))
