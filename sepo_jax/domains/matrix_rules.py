@@ -8,6 +8,9 @@ import numpy as np
 from sepo_jax.domains.base import Message
 from sepo_jax.domains.matrix_game import Answer, MatrixTask, messages, parse
 
+THRESHOLD = 0.1  # a success has at most this two-sided residual, relative to the range
+ROUNDING = 1e-9  # a residual of exactly the threshold is a success
+
 
 class MatrixRules:
     """Rules of zero-sum matrix games (`domains.tasks.SingleTurnRules`).
@@ -26,12 +29,11 @@ class MatrixRules:
         """Reward of a reply; its record says whether it could be read, and its strategies."""
         game = game_of_task(task)
         answer = parse(text, *game.shape)
-        reward = 1.0 - relative_residual(game.payoffs, answer) if answer.valid else 0.0
-        success = answer.valid and reward >= 0.9 - 1e-9
-        return reward, {
+        residual = relative_residual(game.payoffs, answer) if answer.valid else 1.0
+        return 1.0 - residual, {
             "status": answer.status,
             "valid": answer.valid,
-            "success": success,
+            "success": answer.valid and residual <= THRESHOLD + ROUNDING,
             "row": None if answer.row is None else list(answer.row),
             "col": None if answer.col is None else list(answer.col),
         }
@@ -47,11 +49,14 @@ def game_of_task(task: Any) -> MatrixTask:
 def relative_residual(payoffs: Sequence[Sequence[float]], answer: Answer) -> float:
     """(max_i (A y)_i - min_j (xᵀ A)_j) / (max A - min A) of a valid answer, in [0, 1]; 0 where all
     payoffs are equal."""
-    table = np.asarray(payoffs, np.float64)
-    table = np.ldexp(table, -np.frexp(np.abs(table).max())[1])  # no range overflows
-    low, high = table.min(), table.max()
-    if high == low:
-        return 0.0
-    table = (table - low) / (high - low)
+    table = unit_range(np.asarray(payoffs, np.float64))
     gap = (table @ np.asarray(answer.col)).max() - (np.asarray(answer.row) @ table).min()
     return float(np.clip(gap, 0.0, 1.0))
+
+
+def unit_range(table: np.ndarray) -> np.ndarray:
+    """(A - min) / (max - min) of payoffs [m, n], 0 where all are equal; the power of two comes
+    first: no range overflows or is denormal."""
+    scaled = np.ldexp(table, -np.frexp(np.abs(table).max())[1])
+    low, high = scaled.min(), scaled.max()
+    return (scaled - low) / (high - low) if high > low else np.zeros_like(table)

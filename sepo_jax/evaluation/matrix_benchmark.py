@@ -17,14 +17,13 @@ import jax
 import numpy as np
 
 from ..domains.matrix_game import NOT_PARSABLE, VALID, Answer, parse, reply
+from ..domains.matrix_rules import ROUNDING, THRESHOLD, unit_range
 from ..games import matrix
 from ..games.solve import Equilibrium, solve_zero_sum
 from ..sepo.metrics import Estimate, rate
 from .statistics import Interval, bootstrap_interval
 
-THRESHOLD = 0.1
 THRESHOLDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-_ROUNDING = 1e-9  # a residual of exactly the threshold is a success
 _nash_conv = jax.jit(matrix.nash_conv)
 
 Payoffs = Sequence[Any] | np.ndarray
@@ -50,7 +49,7 @@ class Scores:
     def success(self, threshold: float = THRESHOLD) -> np.ndarray:
         """bool[G]: a valid answer of a two-sided residual of at most `threshold` of the range."""
         # NaN fails.
-        return self.residual <= threshold + _ROUNDING
+        return self.residual <= threshold + ROUNDING
 
     @property
     def reward(self) -> np.ndarray:
@@ -283,7 +282,7 @@ class _Games:
         rows, cols = (np.zeros((len(tables), size), bool) for size in shape)
         for number, table in enumerate(tables):
             m, n = table.shape
-            padded[number, :m, :n] = _unit_range(table)
+            padded[number, :m, :n] = unit_range(table)
             rows[number, :m], cols[number, :n] = True, True
         return cls(padded, rows, cols)
 
@@ -313,10 +312,3 @@ class _Games:
     def solution(self) -> Equilibrium:
         """Equilibria of all games, values in the moved payoffs."""
         return solve_zero_sum(self.table, self.rows, self.cols)
-
-
-def _unit_range(table: np.ndarray) -> np.ndarray:
-    """(A - min) / (max - min); the power of two comes first: no range overflows or is denormal."""
-    scaled = np.ldexp(table, -np.frexp(np.abs(table).max())[1])
-    low, high = scaled.min(), scaled.max()
-    return (scaled - low) / (high - low) if high > low else np.zeros_like(table)

@@ -17,7 +17,6 @@ in every arm that starts from them, so that arms can be compared game by game.
 """
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import NamedTuple
 
 import jax
@@ -25,6 +24,7 @@ import numpy as np
 
 from ..domains.base import check_integer, derive_seed, stream
 from ..domains.matrix_game import MatrixTask, anonymous, named, relabelled
+from ..games import generate
 from ..names import check_option
 
 DENSE = (2, 3, 4, 5, 6, 7, 12)
@@ -84,12 +84,6 @@ def training_payoffs(count: int, m: int, n: int, *, seed: int = 0) -> np.ndarray
     return _dense(count, m, n, seed, "training", part=0)
 
 
-def _generators() -> ModuleType:
-    from ..games import generate
-
-    return generate
-
-
 def _arm(arm: str, count: int, seed: int) -> list[BenchmarkGame]:
     if arm in NAMED_ARMS:
         show: dict[str, Callable[[MatrixTask], MatrixTask]] = {
@@ -119,7 +113,7 @@ def _key(seed: int, *labels: object) -> jax.Array:
 
 def _is_held_out(payoffs: np.ndarray) -> np.ndarray:
     """bool[G]: which games [G, m, n] belong to the benchmark."""
-    _, test = _generators().split(payoffs, SPLIT_SHARES, seed=SPLIT_SEED)
+    _, test = generate.split(payoffs, SPLIT_SHARES, seed=SPLIT_SEED)
     return np.isin(np.arange(len(payoffs)), test)
 
 
@@ -128,7 +122,7 @@ def _dense(count: int, m: int, n: int, seed: int, use: str, part: int) -> np.nda
     kept: list[np.ndarray] = []
     for draw in range(_MOST_DRAWS):
         key = _key(seed, use, m, n, draw)
-        games = _generators().dense(key, count, m, n, decimals=DECIMALS)
+        games = generate.dense(key, count, m, n, decimals=DECIMALS)
         kept.extend(games[_is_held_out(games) == bool(part)])
         if len(kept) >= count:
             return np.stack(kept[:count])
@@ -140,7 +134,7 @@ def _perturbed(payoffs: np.ndarray, seed: int) -> np.ndarray:
     shifted, open_games = payoffs.copy(), np.ones(len(payoffs), bool)
     for draw in range(_MOST_DRAWS):
         key = _key(seed, "perturbed", *payoffs.shape, draw)
-        games = np.round(_generators().perturb(key, payoffs, NOISE), DECIMALS)
+        games = np.round(generate.perturb(key, payoffs, NOISE), DECIMALS)
         taken = open_games & _is_held_out(games)
         shifted[taken], open_games = games[taken], open_games & ~taken
         if not open_games.any():
@@ -155,15 +149,15 @@ def _padded(kind: str, payoffs: np.ndarray, size: int, seed: int) -> np.ndarray:
     """
     key = _key(seed, kind, size)
     if kind == "dominated":
-        padded = _generators().pad_dominated(key, payoffs, size, size).payoffs
+        padded = generate.pad_dominated(key, payoffs, size, size).payoffs
     else:
-        padded = _generators().pad_random(key, payoffs, size, size, decimals=DECIMALS).payoffs
+        padded = generate.pad_random(key, payoffs, size, size, decimals=DECIMALS).payoffs
     return np.round(padded, DECIMALS)
 
 
 def _named_tasks(count: int, seed: int) -> list[MatrixTask]:
     """Each named game once, then each in a drawn order of actions and unit of payoff, and so on."""
-    games = list(_generators().NAMED.values())
+    games = list(generate.NAMED.values())
     tasks = []
     for number in range(count):
         game = games[number % len(games)]

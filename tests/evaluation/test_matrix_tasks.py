@@ -9,9 +9,9 @@ from sepo_jax.evaluation.matrix_tasks import (
     benchmark_tasks,
     training_payoffs,
 )
+from sepo_jax.games import generate
 from sepo_jax.games.solve import solve_zero_sum
 
-generate = pytest.importorskip("sepo_jax.games.generate")
 COUNT = 40
 
 

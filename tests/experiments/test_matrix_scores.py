@@ -43,7 +43,6 @@ def small_policy(tmp_path):
 
 @pytest.mark.slow
 def test_a_checkpoint(small_policy, tmp_path):
-    pytest.importorskip("sepo_jax.games.generate")
     done = run(
         "--benchmark=matrix",
         f"--policy={small_policy}",
@@ -65,7 +64,6 @@ def test_a_checkpoint(small_policy, tmp_path):
 
 @pytest.mark.slow
 def test_an_endpoint(tmp_path):
-    pytest.importorskip("sepo_jax.games.generate")
     pytest.importorskip("openai")
     out = tmp_path / "scores.json"
     with serve(oracle) as served:
@@ -81,7 +79,6 @@ def test_an_endpoint(tmp_path):
 
 @pytest.mark.slow
 def test_a_refused_key_ends_in_one_line(tmp_path, monkeypatch):
-    pytest.importorskip("sepo_jax.games.generate")
     pytest.importorskip("openai")
     monkeypatch.setenv(KEY_VARIABLE, "sk-secret-0123456789")
     with serve(lambda _: error(401, "bad key sk-secret-0123456789")) as served:
