@@ -71,7 +71,7 @@ class Judge:
         # A run that goes on keeps the revision and versions it was started with.
         self._summary(figures | self._read_summary())
         # There, if empty where no game is walked whole.
-        self.directory.write_json("tables.json", self.directory.read_json("tables.json"))
+        self.directory.add_json("tables.json", {})
         self.final("untrained", params, 0)
 
     def exact(self, params: chex.ArrayTree) -> dict[str, float]:
@@ -159,15 +159,14 @@ class Judge:
         return self.directory.read_json("summary.json")
 
     def _summary(self, figures: dict[str, Any]) -> None:
-        self.directory.write_json("summary.json", self._read_summary() | figures)
+        self.directory.add_json("summary.json", figures)
 
     def _tables(self, stage: str, task: Task, table: np.ndarray) -> None:
         rows = {
             name: row.tolist() for name, row in zip(task.game.infoset_names, table, strict=True)
         }
-        tables = self.directory.read_json("tables.json")
         name = f"{stage}/{task.name}" if task.label else stage
-        self.directory.write_json("tables.json", tables | {name: rows})
+        self.directory.add_json("tables.json", {name: rows})
 
 
 def provenance(settings: Settings) -> dict[str, Any]:

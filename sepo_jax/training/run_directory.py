@@ -107,6 +107,10 @@ class RunDirectory:
         text = json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
         replace_text(self.path / name, text)
 
+    def add_json(self, name: str, content: Mapping) -> None:
+        """Adds to a JSON file, new values in place of old ones."""
+        self.write_json(name, self.read_json(name) | dict(content))
+
     def read_json(self, name: str) -> dict[str, Any]:
         """Content of a JSON file, empty where there is none."""
         path = self.path / name

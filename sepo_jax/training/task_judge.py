@@ -48,7 +48,7 @@ class TaskJudge:
         for player, found in self.domain.baselines(self.tasks).items():
             figures |= {f"{player}/{name}": value for name, value in found.items()}
         # A run that goes on keeps the revision and versions it was started with.
-        self._summary(figures | self._read())
+        self.directory.add_json("summary.json", figures | self._read())
         self.final("untrained", params, 0)
 
     def exact(self, params: chex.ArrayTree) -> dict[str, float]:
@@ -63,7 +63,7 @@ class TaskJudge:
             tqdm.write(f"{stage}: {len(self.tasks)} tasks", file=sys.stderr)
         figures = self.measure(params)
         found: dict[str, Any] = {f"{stage}/{name}": value for name, value in figures.items()}
-        self._summary(found | {f"{stage}/step": step})
+        self.directory.add_json("summary.json", found | {f"{stage}/step": step})
 
     def measure(self, params: chex.ArrayTree) -> dict[str, float]:
         """Figures of the policy on all evaluation tasks, each `evaluation.task_samples` times."""
@@ -89,6 +89,3 @@ class TaskJudge:
 
     def _read(self) -> dict[str, Any]:
         return self.directory.read_json("summary.json")
-
-    def _summary(self, figures: dict[str, Any]) -> None:
-        self.directory.write_json("summary.json", self._read() | figures)

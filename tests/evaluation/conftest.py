@@ -7,10 +7,10 @@ import random
 import jax
 import jax.numpy as jnp
 import pytest
+from tiny_policies import tiny_policy
 
 from sepo_jax.domains import Kuhn
 from sepo_jax.evaluation.nash_family import kuhn_member
-from sepo_jax.policy import ModelConfig, load, train_tokenizer
 
 
 def _uniform() -> dict:
@@ -157,17 +157,7 @@ def random_policy():
     """A tiny random decoder with a tokenizer of the Kuhn domain: (policy, params)."""
     texts = [text for messages, reply in Kuhn().expert_traces(120, seed=0)
              for text in (*(message["content"] for message in messages), reply)]  # fmt: skip
-    tokenizer = train_tokenizer(texts, 448)
-    config = ModelConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        intermediate_size=32,
-        max_positions=512,
-    )
-    return load(config, tokenizer=tokenizer, key=jax.random.key(0))
+    return tiny_policy(texts, 448)
 
 
 @pytest.fixture(scope="session")

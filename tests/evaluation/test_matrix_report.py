@@ -2,10 +2,10 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
 from chat_server import oracle, serve
+from tiny_policies import tiny_policy
 
 from sepo_jax.domains.matrix_game import anonymous, messages, named, reply
 from sepo_jax.evaluation.endpoint import Endpoint
@@ -16,7 +16,7 @@ from sepo_jax.evaluation.matrix_report import (
     render_table,
 )
 from sepo_jax.evaluation.matrix_tasks import BenchmarkGame
-from sepo_jax.policy import ModelConfig, Sampling, load, render, train_tokenizer
+from sepo_jax.policy import Sampling, render, train_tokenizer
 
 RPS = [[0, -1, 1], [1, 0, -1], [-1, 1, 0]]
 
@@ -72,17 +72,7 @@ def test_rows_say_what_the_replies_are():
 def test_a_fresh_policy_answers_nothing_that_can_be_read(compile_fast):
     arms = make_arms((2, 3), 3)
     texts = [m["content"] for games in arms.values() for g in games for m in messages(g.task)]
-    tokenizer = train_tokenizer(texts, 448)
-    config = ModelConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        intermediate_size=32,
-        max_positions=512,
-    )
-    policy, params = load(config, tokenizer=tokenizer, key=jax.random.key(0))
+    policy, params = tiny_policy(texts, 448)
     for sampling in (Sampling(greedy=True), Sampling()):
         replies = policy_replies(policy, params, arms, sampling=sampling, max_tokens=8)
         record = judge_replies(arms, replies)

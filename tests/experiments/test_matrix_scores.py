@@ -5,13 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 from chat_server import error, oracle, serve
+from tiny_policies import tiny_policy
 
 from sepo_jax.domains.matrix_game import anonymous, messages
 from sepo_jax.evaluation.endpoint import KEY_VARIABLE
-from sepo_jax.policy import ModelConfig, load, save_hf, train_tokenizer
+from sepo_jax.policy import save_hf
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,17 +26,7 @@ def run(*arguments, directory=None):
 @pytest.fixture
 def small_policy(tmp_path):
     prompt = messages(anonymous([[0.25, -0.5], [-1, 1]]))
-    tokenizer = train_tokenizer([message["content"] for message in prompt], 300)
-    config = ModelConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        intermediate_size=32,
-        max_positions=1024,
-    )
-    policy, params = load(config, tokenizer=tokenizer, key=jax.random.key(0))
+    policy, params = tiny_policy([message["content"] for message in prompt], 300, 1024)
     save_hf(tmp_path / "policy", policy, params)
     return tmp_path / "policy"
 
