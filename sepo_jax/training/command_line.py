@@ -14,6 +14,7 @@ from absl import app, flags, logging
 from ..names import nearest, unknown
 from ..sandbox.protocol import SandboxError
 from .distributed import connect
+from .host_memory import keep_freed_memory
 
 
 class Terminated(KeyboardInterrupt):
@@ -154,6 +155,7 @@ def run_main(main: Callable[[], None]) -> None:
     codes 130 and 143.
     """
     signal.signal(signal.SIGTERM, _leave)
+    keep_freed_memory()
     try:
         _parse_and_run(main)
     except Terminated:
