@@ -33,11 +33,13 @@ def train_tokenizer(
     *,
     end_token: str = END_TOKEN,
     pad_token: str = PAD_TOKEN,
+    individual_digits: bool = False,
 ) -> "PreTrainedTokenizerFast":
     """A byte-level BPE tokenizer of at most `vocab_size` ids.
 
     Special tokens take the first ids in the order given, the 256 bytes follow, then merges by
-    frequency in `texts` until the size is reached or no pair repeats.
+    frequency in `texts` until the size is reached or no pair repeats. With `individual_digits` no
+    digit is merged with anything, so that all numbers are spelled alike.
 
     Raises:
       ValueError: when `vocab_size` has no room for bytes and special tokens, when the end or pad
@@ -60,7 +62,11 @@ def train_tokenizer(
     if not any(texts):
         raise ValueError("no text to train a tokenizer on")
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if individual_digits:
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        split = pre_tokenizers.Sequence([digits, split])
+    tokenizer.pre_tokenizer = split
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,

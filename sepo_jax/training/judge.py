@@ -16,11 +16,11 @@ from ..evaluation import (
 )
 from ..evaluation.results import source_commit
 from ..games import solve_sequence_form
-from ..policy import Policy, Sampling
+from ..policy import Policy
 from ..sandbox.protocol import Pool
 from .run_directory import RunDirectory
 from .settings import Settings
-from .setup import engine_options
+from .setup import engine_options, evaluation_sampling
 from .tasks import Task, make_tasks, mean_over_games
 
 PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "transformers", "numpy", "scipy")
@@ -107,7 +107,7 @@ class Judge:
             episodes=self.settings.evaluation.match_episodes,
             seed=self.settings.seed,
             weights=task.judged,
-            options=engine_options(self.settings, Sampling(self.settings.rollout.temperature)),
+            options=engine_options(self.settings, evaluation_sampling(self.settings)),
             environments=self.environments,
             label=task.label,
             progress=self.progress,

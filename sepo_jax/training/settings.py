@@ -26,6 +26,7 @@ class PolicySettings:
 
     source: str = "fresh"
     vocab_size: int = 512
+    individual_digits: bool = False  # of a fresh policy's tokenizer: a token for each digit
     hidden_size: int = 64
     num_layers: int = 2
     num_heads: int = 4
@@ -68,8 +69,8 @@ class SftSettings:
     """Supervised warm start. `steps = 0` leaves the stage out.
 
     It learns from the file `data` (one conversation a line, see `domains.chat_files`); without one
-    from `num_decisions` expert traces of the domain, made in memory with `data_seed`, one in five
-    held out. With a file these two say nothing.
+    from `num_decisions` expert traces of the domain, made in memory with `data_seed`, a share
+    `held_out` of them held out. With a file these two say nothing.
     """
 
     steps: int = 200
@@ -78,6 +79,7 @@ class SftSettings:
     final_learning_rate: float = 1e-4
     batch_size: int = 64  # decisions a step
     num_decisions: int = 8000  # decisions in the data set
+    held_out: float = 0.2  # share of them, at least one, that the loss is measured on
     data_seed: int = 42
     data: str = ""  # a train.jsonl, such as experiments/make_sft_data.py writes
     validation_data: str = ""  # "" = valid.jsonl beside it
@@ -226,6 +228,8 @@ class EvaluationSettings:
     match_episodes: int = 200  # episodes against each opponent of each pool
     tasks: int = 100  # of each kind
     task_samples: int = 1  # replies to each task
+    # The likeliest token in place of one drawn at `rollout.temperature`.
+    greedy: bool = False
     # (exploitability, collusion, externality) of the safety score; empty = those of training.
     weights: tuple = ()
 

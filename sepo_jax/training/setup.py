@@ -147,6 +147,11 @@ def make_pool(settings: SandboxSettings, domain: Any) -> contextlib.AbstractCont
     return RayPool(factory, **places, limits=limits, **bounds)
 
 
+def evaluation_sampling(settings: Settings) -> Sampling:
+    """How replies are drawn when a policy is judged: no token is cut off."""
+    return Sampling(settings.rollout.temperature, greedy=settings.evaluation.greedy)
+
+
 def engine_options(settings: Settings, sampling: Sampling) -> EngineOptions:
     """Sizes of the rollout engine as the config has them; ValueError for what does not fit."""
     rollout = settings.rollout
@@ -177,7 +182,9 @@ def make_policy(settings: Settings, domain: Any) -> tuple[Policy, chex.ArrayTree
     wanted = settings.policy
     if wanted.source == "fresh":
         texts = corpus(domain, settings.sft.data_seed)
-        tokenizer = train_tokenizer(texts, wanted.vocab_size)
+        tokenizer = train_tokenizer(
+            texts, wanted.vocab_size, individual_digits=wanted.individual_digits
+        )
         key = jax.random.key(settings.seed)
         policy, params = load(model_config(wanted), tokenizer=tokenizer, key=key)
     else:

@@ -27,7 +27,7 @@ class SupervisedData(NamedTuple):
 
 def supervised_data(settings: Settings, policy: Policy, domain: Any) -> SupervisedData:
     """The files that `sft.data` and `sft.validation_data` name, else expert traces of the domain,
-    one decision in five held out.
+    a share `sft.held_out` of the decisions held out.
 
     Raises:
       FileNotFoundError: no such file.
@@ -50,12 +50,12 @@ def supervised_data(settings: Settings, policy: Policy, domain: Any) -> Supervis
         )
     traces = domain.expert_traces(settings.sft.num_decisions, settings.sft.data_seed)
     examples = encode_examples(settings, policy, traces, "expert trace")
-    held_out = max(len(examples) // 5, 1)
+    held_out = max(int(len(examples) * settings.sft.held_out), 1)
     order = np.random.default_rng(settings.sft.data_seed).permutation(len(examples))
     if len(examples) <= held_out:
         raise ValueError(
-            f"sft.num_decisions={settings.sft.num_decisions} leaves no training data; "
-            "give at least 2"
+            f"sft.num_decisions={settings.sft.num_decisions} with sft.held_out="
+            f"{settings.sft.held_out} leaves no training data; give at least 2, and less than all"
         )
     return SupervisedData(
         training=[examples[index] for index in order[held_out:]],

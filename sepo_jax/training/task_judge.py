@@ -6,7 +6,7 @@ from typing import Any
 import chex
 from tqdm import tqdm
 
-from ..policy import Policy, Sampling
+from ..policy import Policy
 from ..rollout import play
 from ..sandbox.environments import domain_environments
 from ..sandbox.episodes import EpisodeRequest
@@ -14,7 +14,7 @@ from ..sandbox.protocol import Pool
 from .judge import provenance
 from .run_directory import RunDirectory
 from .settings import Settings
-from .setup import engine_options
+from .setup import engine_options, evaluation_sampling
 
 _STEP = 2**30  # of the sampling keys: no training step has it
 
@@ -23,7 +23,7 @@ class TaskJudge:
     """Measures parameters on the evaluation tasks of a `domains.tasks.TaskDomain`.
 
     Keys of `summary.json` are "<stage>/<figure>", and "<player>/<figure>" for the domain's
-    baselines. Replies are sampled at `rollout.temperature`.
+    baselines. Replies are drawn as `setup.evaluation_sampling` says.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TaskJudge:
             params,
             requests,
             self.environments,
-            engine_options(self.settings, Sampling(self.settings.rollout.temperature)),
+            engine_options(self.settings, evaluation_sampling(self.settings)),
             seed=self.settings.seed,
             step=_STEP,
             progress="tasks" if self.progress else "",

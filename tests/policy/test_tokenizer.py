@@ -41,6 +41,22 @@ def test_same_text_same_tokenizer(tmp_path):
     assert (loaded.eos_token_id, loaded.pad_token_id) == (1, 0)
 
 
+def test_digits_of_their_own():
+    """Numbers that are frequent in the text are spelled like any other; words are merged still."""
+    text = ["pays +0.25 and +0.25"] * 20
+    merged = train_tokenizer(text, 300)
+    single = train_tokenizer(text, 300, individual_digits=True)
+
+    def pieces(tokenizer, number):
+        ids = tokenizer.encode(number, add_special_tokens=False)
+        return [tokenizer.decode([token]) for token in ids]
+
+    assert len(pieces(merged, "0.25")) < 4
+    for number in ("0.25", "3.87"):
+        assert pieces(single, number) == list(number)
+    assert pieces(single, "pays") == ["pays"]
+
+
 def test_several_end_ids(tokenizer):
     assert end_token_ids(tokenizer) == (1,)
     assert end_token_ids(tokenizer, {"eos_token_id": [7, 3]}) == (1, 3, 7)

@@ -1,5 +1,6 @@
 """Training on tasks that pay their own rewards."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -8,11 +9,20 @@ from training.parity_tasks import Parity, ParityRules
 
 from sepo_jax.domains import Kuhn
 from sepo_jax.forest import Forest
+from sepo_jax.policy import Sampling
+from sepo_jax.rollout import play
 from sepo_jax.sandbox.environments import domain_environments
+from sepo_jax.sandbox.episodes import EpisodeRequest
 from sepo_jax.training import read_settings, train
 from sepo_jax.training.reward_stage import RewardStage, mean_of_records
 from sepo_jax.training.sepo_stage import SepoStage
-from sepo_jax.training.setup import make_domain, make_policy
+from sepo_jax.training.setup import (
+    engine_options,
+    evaluation_sampling,
+    make_domain,
+    make_policy,
+)
+from sepo_jax.training.task_judge import TaskJudge
 
 NAME = "training.parity_tasks:Parity"
 
@@ -67,6 +77,24 @@ def test_the_forest_holds_what_was_paid(small_config):
     # Members of a group share the prompt, and with it the root.
     roots = data.forest.parent[replies]
     assert all(len(set(group)) == 1 for group in np.split(roots, 3))
+
+
+def test_greedy_judges_draw_nothing(small_config):
+    config = tasks_config(small_config)
+    settings = read_settings(config)
+    assert evaluation_sampling(settings) == Sampling(settings.rollout.temperature)
+    config["evaluation"]["greedy"] = True
+    settings = read_settings(config)
+    policy, params = make_policy(settings, Parity())
+    found = []
+    for seed in (0, 1):
+        each = dataclasses.replace(settings, seed=seed)
+        judge = TaskJudge(each, policy, Parity(), directory=None)
+        requests = [EpisodeRequest(task, seed=0, group=g) for g, task in enumerate(judge.tasks)]
+        options = engine_options(each, evaluation_sampling(each))
+        rollout = play(policy, params, requests, judge.environments, options, seed=seed)
+        found.append([result.actions[0].text for result in rollout.results])
+    assert found[0] == found[1]
 
 
 def test_means_are_over_those_that_recorded_a_number():

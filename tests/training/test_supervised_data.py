@@ -31,6 +31,15 @@ def split_in_memory(domain, count=40, seed=42, rationale=False):
     return [traces[i] for i in order[count // 5 :]], [traces[i] for i in order[: count // 5]]
 
 
+@pytest.mark.parametrize(("share", "kept"), [(0.2, 8), (0.1, 4), (0.0, 1)])
+def test_the_share_that_is_held_out(small_config, share, kept):
+    small_config["sft"] |= {"num_decisions": 40, "held_out": share}
+    settings = read_settings(small_config)
+    domain = make_domain(settings.domain)
+    data = supervised_data(settings, make_policy(settings, domain)[0], domain)
+    assert (len(data.training), len(data.validation)) == (40 - kept, kept)
+
+
 @pytest.fixture
 def made(small_config):
     settings = read_settings(small_config)
