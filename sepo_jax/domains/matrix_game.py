@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from sepo_jax.domains.base import Message, check_integer
 from sepo_jax.names import check_option
 
@@ -158,6 +160,23 @@ def reply(row: Sequence[float], col: Sequence[float]) -> str:
       ValueError: negative or non-finite probabilities, or a sum off 1 by more than 1e-6.
     """
     return f'{{"row": [{_hundredths("row", row)}], "col": [{_hundredths("col", col)}]}}'
+
+
+def workings(task: MatrixTask) -> str:
+    """Both players' best replies to each action of the other: "B1: A1, B2: A1; A1: B1, A2: B2".
+
+    First the columns with the best row of each, then the rows with the best column of each; of
+    equals the earlier. Two actions that are best replies to each other are a pure equilibrium.
+    """
+    table = np.asarray(task.payoffs)
+    columns = _best_replies(task.col_actions, task.row_actions, table.T)
+    return f"{columns}; {_best_replies(task.row_actions, task.col_actions, -table)}"
+
+
+def _best_replies(actions: Sequence[str], replies: Sequence[str], table: np.ndarray) -> str:
+    """The best of `replies` to each of `actions` by table [actions, replies]."""
+    pairs = zip(actions, table.argmax(-1), strict=True)
+    return ", ".join(f"{action}: {replies[best]}" for action, best in pairs)
 
 
 @dataclass(frozen=True)

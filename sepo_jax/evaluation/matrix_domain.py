@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..domains.base import Message, check_integer, derive_seed
-from ..domains.matrix_game import NOT_PARSABLE, Answer, anonymous, messages, reply
+from ..domains.matrix_game import NOT_PARSABLE, Answer, anonymous, messages, reply, workings
 from ..domains.matrix_rules import MatrixRules, game_of_task
 from ..games.solve import solve_zero_sum
 from ..names import check_option
@@ -15,30 +15,40 @@ from ..sandbox.protocol import EnvironmentFactory
 from .matrix_benchmark import Scores, score_answers, score_baselines, summarise
 from .matrix_tasks import ARMS, benchmark_tasks, training_payoffs
 
+EXPERTS = ("solver", "worked", "random")
+
 
 class MatrixBenchmark:
     """Zero-sum matrix games (`domains.tasks.TaskDomain`).
 
     Trains on dense anonymous games of some sizes, alike often; is judged by the benchmark, which
-    has no game in common with them. The expert answers with the solver's equilibrium; where there
-    are several, with the vertex that `games.solve` returns.
+    has no game in common with them. The expert "solver" answers with the solver's equilibrium;
+    where there are several, with the vertex that `games.solve` returns. The expert "worked" writes
+    the best replies of `matrix_game.workings` before the same answer. The expert "random" answers
+    with strategies drawn whatever the game, half of them pure, the others uniform in the simplex:
+    they teach the form of an answer and nothing of play, for a policy that is to find play by
+    reinforcement learning and could not be rewarded for replies that nobody can read.
 
     Args:
-      sizes: of the square games to train on.
+      sizes: of the square games to train on; a size named twice comes twice as often.
       arms: of `matrix_tasks.ARMS`, to be judged by; empty for all.
+      expert: of `EXPERTS`.
 
     Raises:
-      ValueError: no sizes, a size below 1, or an unknown arm.
+      ValueError: no sizes, a size below 1, an unknown arm or expert.
     """
 
     name = "matrix"
     game = None
 
-    def __init__(self, sizes: Sequence[int] = (2, 3), arms: Sequence[str] = ()):
+    def __init__(
+        self, sizes: Sequence[int] = (2, 3), arms: Sequence[str] = (), expert: str = "solver"
+    ):
         self.sizes = tuple(check_integer("size", size, minimum=1) for size in sizes)
         if not self.sizes:
             raise ValueError("sizes names no size to train on; give one or more, such as (2, 3)")
         self.arms = tuple(check_option("arm", arm, ARMS) for arm in arms) or ARMS
+        self.expert = check_option("expert", expert, EXPERTS)
 
     def environments(self) -> EnvironmentFactory:
         """Environments that ask a game and reward the reply."""
@@ -60,17 +70,31 @@ class MatrixBenchmark:
     def expert_traces(
         self, num_decisions: int, seed: int, *, rationale: bool = False
     ) -> list[tuple[list[Message], str]]:
-        """Prompts of training games and the equilibria that solve them; there is no rationale."""
+        """Prompts of training games and the expert's answers; there is no rationale."""
         games = self._games(num_decisions, seed)
         traces: list[Any] = [None] * len(games)
-        for size in self.sizes:
+        for size in dict.fromkeys(self.sizes):
             places = [place for place, table in enumerate(games) if len(table) == size]
             if not places:
                 continue
-            solution = solve_zero_sum(np.stack([games[place] for place in places]))
-            for place, row, col in zip(places, solution.row, solution.col, strict=True):
-                traces[place] = (messages(anonymous(games[place].tolist())), reply(row, col))
+            tables = np.stack([games[place] for place in places])
+            for place, row, col in zip(places, *self._answers(tables, seed), strict=True):
+                task = anonymous(games[place].tolist())
+                first = f"{workings(task)}\n" if self.expert == "worked" else ""
+                traces[place] = (messages(task), first + reply(row, col))
         return traces
+
+    def _answers(self, games: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """The expert's row and column strategies [G, n] of games [G, n, n]."""
+        if self.expert != "random":
+            solution = solve_zero_sum(games)
+            return solution.row, solution.col
+        count, _, size = games.shape
+        draws = np.random.default_rng([derive_seed(seed, "answers"), size])
+        pure = draws.random((2, count, 1)) < 0.5
+        vertices = np.eye(size)[draws.integers(size, size=(2, count))]
+        row, col = np.where(pure, vertices, draws.dirichlet(np.ones(size), (2, count)))
+        return row, col
 
     def figures(self, tasks: Sequence[Any], records: Sequence[Any]) -> dict[str, float]:
         """Figures of each arm as "<arm>/<figure>", see `flat_figures`; no record counts as a reply
@@ -92,8 +116,11 @@ class MatrixBenchmark:
         check_integer("count", count, minimum=0)
         each = -(-count // len(self.sizes))
         seed = derive_seed(seed, "games") % 2**31
-        of_size = [training_payoffs(max(each, 1), size, size, seed=seed) for size in self.sizes]
-        return [games[number] for number in range(each) for games in of_size][:count]
+        of_size = {}
+        for size in dict.fromkeys(self.sizes):
+            number = max(each * self.sizes.count(size), 1)
+            of_size[size] = iter(training_payoffs(number, size, size, seed=seed))
+        return [next(of_size[size]) for _ in range(each) for size in self.sizes][:count]
 
 
 def flat_figures(scores: Scores, arms: Sequence[str]) -> dict[str, float]:

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from sepo_jax.domains.matrix_game import parse, reply
+from sepo_jax.domains.matrix_game import parse, reply, workings
 from sepo_jax.domains.matrix_rules import MatrixRules, game_of_task, relative_residual
 from sepo_jax.evaluation.matrix_benchmark import residual_reward
 from sepo_jax.evaluation.matrix_domain import MatrixBenchmark
@@ -38,6 +38,44 @@ def test_the_expert_answers_with_the_equilibrium_as_printed():
         # Rounding to hundredths costs at most (m + n) / 400 of the range.
         bound = (len(table) + len(table[0])) / 400
         assert relative_residual(table, parse(text, len(table), len(table[0]))) <= bound + 1e-9
+
+
+def test_the_worked_expert_writes_best_replies_before_the_same_answer():
+    plain = DOMAIN.expert_traces(12, seed=1)
+    worked = MatrixBenchmark(arms=ARMS, expert="worked").expert_traces(12, seed=1)
+    tasks = DOMAIN.training_tasks(12, seed=1)
+    for (asked, answer), (same, text), task in zip(plain, worked, tasks, strict=True):
+        assert asked == same
+        assert text == f"{workings(game_of_task(task))}\n{answer}"
+        assert parse(text, *game_of_task(task).shape) == parse(answer, *game_of_task(task).shape)
+
+
+def test_the_random_expert_teaches_the_form_and_nothing_of_play():
+    domain = MatrixBenchmark(arms=ARMS, expert="random")
+    traces = domain.expert_traces(2000, seed=1)
+    assert traces == domain.expert_traces(2000, seed=1)
+    tasks = domain.training_tasks(2000, seed=1)
+    shapes = [game_of_task(task).shape for task in tasks]
+    answers = [parse(text, *shape) for (_, text), shape in zip(traces, shapes, strict=True)]
+    assert all(answer.valid for answer in answers)
+    # Half of the row strategies are pure; other ones almost never.
+    pure = np.mean([max(answer.row) == 1.0 for answer in answers])
+    assert abs(pure - 0.5) < 0.05
+    # Each action is as likely as any other, whatever the game: 0.5 and 1/3 with a deviation of
+    # at most sqrt(1/4/1000) = 0.016 over 1000 games a size.
+    for size in (2, 3):
+        rows = [answer.row for answer in answers if len(answer.row) == size]
+        np.testing.assert_allclose(np.mean(rows, axis=0), np.full(size, 1 / size), atol=0.05)
+        best = [np.array(game_of_task(task).payoffs).mean(1).argmax() for task in tasks]
+        on_best = [a.row[b] for a, b in zip(answers, best, strict=True) if len(a.row) == size]
+        assert abs(np.mean(on_best) - 1 / size) < 0.05
+
+
+def test_a_size_named_twice_comes_twice_as_often():
+    tasks = MatrixBenchmark(sizes=(2, 2, 3)).training_tasks(90, seed=3)
+    tables = payoffs_of(tasks)
+    assert [len(table) for table in tables] == [2, 2, 3] * 30
+    assert len({content_hash(table) for table in tables}) == 90
 
 
 def test_rewards_of_the_environment_are_those_of_the_benchmark():
@@ -83,6 +121,7 @@ def test_baselines_of_the_same_games():
         ({"sizes": ()}, "sizes names no size"),
         ({"sizes": (0,)}, "size must be at least 1"),
         ({"arms": ("dense/13",)}, "arm 'dense/13'.*dense/1?2"),
+        ({"expert": "solved"}, "expert 'solved'.*solver"),
     ],
 )
 def test_bad_arguments(arguments, message):
