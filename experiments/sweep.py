@@ -3,12 +3,14 @@
     python experiments/sweep.py --config=configs/sepo/kuhn.py --write
 
 The config file's `sweep(add)` names the runs, and its `result(argument)` the table: its title, its
-notes, and the figures of `summary.json` to tabulate with their headings. With --write the table
+notes, and the figures of `summary.json` to tabulate with their headings; "baselines" in it adds
+rows of the figures that `summary.json` has of these players. With --write the table
 goes to experiments/results/<config name>.json, from which experiments/render_results.py renders the
 README.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from absl import flags
@@ -34,6 +36,15 @@ def mean_row(rows: list[list]) -> list:
         interval = seed_interval(values)
         cells.append(f"{interval.mean:.3g} ± {interval.high - interval.mean:.2g}")
     return ["mean", *cells, None]
+
+
+def baseline_rows(table: Mapping, summary: Mapping) -> list[list]:
+    """Rows of the same figures of the table's baselines, from the summary of any run."""
+    rows = []
+    for player, label in table.get("baselines", {}).items():
+        keys = (f"{player}/{key.partition('/')[2]}" for key in table["columns"])
+        rows.append([label, *(round(summary[key], 5) for key in keys), None])
+    return rows
 
 
 def main() -> None:
@@ -67,6 +78,7 @@ def main() -> None:
     seeds = [row[0] for row in rows]
     if len(rows) > 1:
         rows.append(mean_row(rows))
+    rows += baseline_rows(table, summary)
     option = f" --seeds={chosen}" if chosen else ""
     result = {
         "title": table["title"],

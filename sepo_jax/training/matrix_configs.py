@@ -1,0 +1,148 @@
+"""What the config files of the matrix benchmark share: options, sizes, the results table.
+
+A config file names its stages and numbers; see `configs/matrix/sft.py`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ml_collections import config_dict
+
+from ..evaluation.matrix_tasks import ARMS, NAMED_ARMS
+from .game_configs import new_config, parse_options, use_adapters, variant
+
+TRAINED = (2, 3)
+STAGES = {"sft": "SFT", "rl": "RL"}
+BASELINES = {"uniform": "uniform play", "best_pure": "best pure", "best_known": "exact solver"}
+
+
+def matrix_config(name: str, argument: str | None) -> config_dict.ConfigDict:
+    """The config of a run on matrix games, without any training stage.
+
+    Args:
+      name: of the run.
+      argument: comma-separated options: `policy=fresh|smollm2|<model name, hub id, directory or
+        .gguf>`, `algorithm=<row of the table>`, `runlocal` for a smoke run.
+    """
+    options = parse_matrix_options(argument)
+    config = new_config(name, options["policy"])
+    config.name += variant(options, algorithm="rloo")
+    config.domain.name = "matrix"
+    config.domain.options = {"sizes": TRAINED, "arms": (), "expert": "solver"}
+    config.algorithm.name = options["algorithm"]
+    config.sft.steps, config.sepo.steps, config.rl.steps = 0, 0, 0
+    config.sft.held_out = 0.01
+    config.rollout.capacity = 1280  # twelve by twelve, a token each digit: up to 1,100
+    config.rollout.prefill_widths = (128,)
+    config.rollout.max_action_tokens = 144
+    config.rollout.row_length = 512
+    config.evaluation.greedy = True
+    config.evaluation.every = 250
+    config.checkpoint.every = 1000
+    if options["policy"] == "fresh":
+        config.policy.individual_digits = True
+    else:
+        use_adapters(config, options["policy"])
+        config.rollout.slots = 16
+        config.rollout.row_length = 1024
+        config.optimizer.micro_batches = 2
+        config.evaluation.tasks = 50
+        config.evaluation.every = 20
+    if options["runlocal"]:
+        config.domain.options.arms = ("dense/2", "dense/4", *NAMED_ARMS)
+        config.rollout.capacity = 384
+        config.evaluation.tasks = 4
+    return config
+
+
+def add_sft(config: config_dict.ConfigDict, argument: str | None, expert: str = "solver") -> None:
+    """Adds imitation of an expert of `MatrixBenchmark`.
+
+    Few answers teach the form of a reply, many the play.
+    """
+    options = parse_matrix_options(argument)
+    config.domain.options.expert = expert
+    config.sft.steps = 2500 if expert == "solver" else 300
+    config.sft.batch_size = 32
+    config.sft.num_decisions = 81_000 if expert == "solver" else 9_600
+    config.sft.learning_rate, config.sft.final_learning_rate = 3e-3, 1e-4
+    config.sft.warmup_steps = 50
+    if options["policy"] != "fresh":
+        config.sft.steps, config.sft.num_decisions = (60, 600)
+        config.sft.batch_size, config.sft.warmup_steps = 8, 4
+        config.sft.learning_rate, config.sft.final_learning_rate = 5e-4, 5e-5
+    if options["runlocal"]:
+        config.sft.steps, config.sft.num_decisions, config.sft.batch_size = 4, 40, 4
+
+
+def add_rl(config: config_dict.ConfigDict, argument: str | None) -> None:
+    """Adds reinforcement learning on 1 - residual."""
+    options = parse_matrix_options(argument)
+    config.rl.steps, config.rl.tasks_per_step, config.rl.rollouts_per_task = 100, 16, 8
+    config.rl.learning_rate, config.rl.final_learning_rate = 1e-3, 1e-4
+    if options["policy"] != "fresh":
+        config.rl.steps, config.rl.tasks_per_step, config.rl.rollouts_per_task = 20, 4, 4
+        config.rl.learning_rate, config.rl.final_learning_rate = 3e-4, 3e-5
+    if options["runlocal"]:
+        config.rl.steps, config.rl.tasks_per_step, config.rl.rollouts_per_task = 2, 2, 2
+
+
+def parse_matrix_options(argument: str | None) -> dict[str, Any]:
+    """Options of the configs of matrix games."""
+    return parse_options(argument, algorithm="rloo")
+
+
+def matrix_table(name: str, stage: str, argument: str | None, title: str) -> dict[str, Any]:
+    """The results table of a run's last stage: how often answers are valid on trained sizes, and
+    successful on each arm; baselines on the same games below.
+
+    Args:
+      name: of the config. stage: of `STAGES`.
+      argument: of the config.
+      title: what was trained, and how.
+    """
+    config = matrix_config(name, argument)
+    policy = parse_matrix_options(argument)["policy"]
+    learner = "A fresh policy (two layers of width 64)"
+    if policy != "fresh":
+        learner = f"Adapters of rank 16 on `{policy}`"
+    columns = {f"{stage}/dense/{n}/valid": f"valid {n}x{n}" for n in TRAINED}
+    columns |= {
+        f"{stage}/{arm}/success": heading(arm) for arm in config.domain.options.arms or ARMS
+    }
+    return {
+        "title": f"{learner}, {title}: share of valid answers on trained sizes, and of success.",
+        "columns": columns,
+        "baselines": BASELINES,
+        "notes": (
+            f"Success: a valid answer whose two-sided residual is at most a tenth of the payoff "
+            f"range; {config.evaluation.tasks} games an arm, the same for every seed; replies are "
+            "greedy. Trained on dense games of sizes 2 and 3 alone. Minutes are of the whole run, "
+            "compilation included."
+        ),
+    }
+
+
+def heading(arm: str) -> str:
+    """What a table calls an arm: "dense/2" is 2x2, "dominated/3in8" is 3 in 8, dominated."""
+    kind, _, size = arm.partition("/")
+    if kind == "dense":
+        return f"{size}x{size}"
+    if "in" in size:
+        return f"{size.replace('in', ' in ')}, {kind}"
+    return f"{size}x{size}, {kind}" if size else kind
+
+
+def seeds(count: int) -> Callable[[Callable[..., None]], None]:
+    """A config's `sweep`: runs of the first `count` seeds."""
+
+    def sweep(add: Callable[..., None]) -> None:
+        for seed in range(count):
+            add(seed=seed)
+
+    return sweep
+
+
+def plots() -> list[str]:
+    """Metrics that a run is read from."""
+    return ["validation_loss", "reward", "task/valid", "task/success"]
