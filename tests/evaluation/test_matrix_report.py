@@ -70,6 +70,10 @@ def test_rows_say_what_the_replies_are():
     table = render_table(record)
     assert "33%" in table and "0.2 of the payoff range" in table
     assert "games without an answer, which are left out: 1." in table
+    # Baselines stand in the same line, and the label says which measure it is.  F22
+    assert "uniform  saddle  best pure  exact" in table and "NashConv" in table
+    assert table.splitlines()[1].split()[-4:] == ["100%", "100%", "0%", "100%"]
+    assert "not halved" in table and "exploitability" not in table
     assert len({len(line) for line in table.splitlines()[:2]}) == 1
 
 
