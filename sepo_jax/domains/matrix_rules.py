@@ -28,15 +28,20 @@ class MatrixRules:
     def judge(self, task: Any, text: str) -> tuple[float, dict[str, Any]]:
         """Reward of a reply; its record says whether it could be read, and its strategies."""
         game = game_of_task(task)
-        answer = parse(text, *game.shape)
-        residual = relative_residual(game.payoffs, answer) if answer.valid else 1.0
-        return 1.0 - residual, {
-            "status": answer.status,
-            "valid": answer.valid,
-            "success": answer.valid and residual <= THRESHOLD + ROUNDING,
-            "row": None if answer.row is None else list(answer.row),
-            "col": None if answer.col is None else list(answer.col),
-        }
+        return judge_answer(game, parse(text, *game.shape))
+
+
+def judge_answer(game: MatrixTask, answer: Answer) -> tuple[float, dict[str, Any]]:
+    """Reward and record of an answer, see `MatrixRules`."""
+    residual = relative_residual(game.payoffs, answer) if answer.valid else None
+    return 0.0 if residual is None else 1.0 - residual, {
+        "status": answer.status,
+        "valid": answer.valid,
+        "success": residual is not None and residual <= THRESHOLD + ROUNDING,
+        "residual": residual,
+        "row": None if answer.row is None else list(answer.row),
+        "col": None if answer.col is None else list(answer.col),
+    }
 
 
 def game_of_task(task: Any) -> MatrixTask:

@@ -1,7 +1,7 @@
 """What a domain offers whose tasks pay a reward of their own, without scripted opponents."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sepo_jax.domains.base import Message
 
@@ -44,7 +44,11 @@ class TaskDomain(Protocol):
         """Tasks to be judged by, `count` of each kind; none of them is trained on."""
 
     def figures(self, tasks: Sequence[Any], records: Sequence[Any]) -> Mapping[str, float]:
-        """Flat figures of episodes by what they recorded; None where an episode left nothing."""
+        """Flat figures of episodes by what they recorded; None where an episode left nothing.
+
+        Figures of one kind of task are "<kind>/<figure>". "<figure>_low" and "<figure>_high" are
+        the ends of its 95% interval.
+        """
 
     def baselines(self, tasks: Sequence[Any]) -> Mapping[str, Mapping[str, float]]:
         """Player -> its figures on the same tasks, such as of uniform play."""
@@ -53,6 +57,31 @@ class TaskDomain(Protocol):
         self, num_decisions: int, seed: int, *, rationale: bool = False
     ) -> list[tuple[list[Message], str]]:
         """Prompts and expert replies for supervised fine-tuning."""
+
+
+class Curve(NamedTuple):
+    """A line of a report page.
+
+    Attributes:
+      x, y: finite numbers [n], x ascending.
+      x_label, y_label: what the axes show.
+    """
+
+    x: Sequence[float]
+    y: Sequence[float]
+    x_label: str
+    y_label: str
+
+
+class CurvedTaskDomain(TaskDomain, Protocol):
+    """What a domain of tasks may offer beside: curves, of which report pages draw one panel a
+    title with a line for every player."""
+
+    def curves(self, tasks: Sequence[Any], records: Sequence[Any]) -> Mapping[str, Curve]:
+        """Title -> curve of episodes by what they recorded; arguments as in `figures`."""
+
+    def baseline_records(self, tasks: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
+        """Player of `baselines` -> what it would record, an episode a task."""
 
 
 PARTS = (

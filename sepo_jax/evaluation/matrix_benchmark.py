@@ -23,7 +23,7 @@ from ..games.solve import Equilibrium, solve_zero_sum
 from ..sepo.metrics import Estimate, rate
 from .statistics import Interval, bootstrap_interval
 
-THRESHOLDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+THRESHOLDS = tuple(hundredths / 100 for hundredths in range(51))
 _nash_conv = jax.jit(matrix.nash_conv)
 
 Payoffs = Sequence[Any] | np.ndarray

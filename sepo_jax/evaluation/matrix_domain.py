@@ -1,5 +1,6 @@
 """The matrix-game benchmark as a domain to train on: small games, judged on all arms."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,19 +8,23 @@ import numpy as np
 
 from ..domains.base import Message, check_integer, derive_seed
 from ..domains.matrix_game import NOT_PARSABLE, Answer, anonymous, messages, reply, workings
-from ..domains.matrix_rules import MatrixRules, game_of_task
+from ..domains.matrix_rules import MatrixRules, game_of_task, judge_answer
+from ..domains.tasks import Curve
 from ..games.solve import solve_zero_sum
 from ..names import check_option
 from ..sandbox.environments import task_environments
 from ..sandbox.protocol import EnvironmentFactory
-from .matrix_benchmark import Scores, score_answers, score_baselines, summarise
+from .matrix_benchmark import Row, Scores, baseline_answers, score_answers, summarise
 from .matrix_tasks import ARMS, benchmark_tasks, training_payoffs
 
 EXPERTS = ("solver", "worked", "random")
+# Players of `matrix_benchmark.baseline_answers` by their names in a run.
+_BASELINES = {"uniform": "uniform", "best_pure": "best_pure", "best_known": "exact"}
+_OF_ALL_GAMES = ("success", "success_low", "success_high", "valid", "valid_low", "valid_high")
 
 
 class MatrixBenchmark:
-    """Zero-sum matrix games (`domains.tasks.TaskDomain`).
+    """Zero-sum matrix games (`domains.tasks.CurvedTaskDomain`).
 
     Trains on dense anonymous games of some sizes, alike often; is judged by the benchmark, which
     has no game in common with them. The expert "solver" answers with the solver's equilibrium;
@@ -97,19 +102,55 @@ class MatrixBenchmark:
         return row, col
 
     def figures(self, tasks: Sequence[Any], records: Sequence[Any]) -> dict[str, float]:
-        """Figures of each arm as "<arm>/<figure>", see `flat_figures`; no record counts as a reply
-        that cannot be read."""
-        payoffs = [np.array(game_of_task(task).payoffs) for task in tasks]
-        answers = [_answer(record) for record in records]
-        return flat_figures(score_answers(payoffs, answers), [task["arm"] for task in tasks])
+        """Figures of each arm as "<arm>/<figure>", see `flat_figures`, and "success" and "valid"
+        of all games together; no record counts as a reply that cannot be read.
+
+        Intervals are left out where a game is asked several times in a row: replies to one game
+        say little of others.
+        """
+        scores = _scores(tasks, records)
+        ends = not any(task == before for before, task in itertools.pairwise(tasks))
+        (whole,) = summarise(scores, ["all"] * len(tasks))
+        overall = flat_figures(whole, ends)
+        found = {name: overall[name] for name in _OF_ALL_GAMES if name in overall}
+        for row in summarise(scores, [task["arm"] for task in tasks]):
+            found |= {f"{row.group}/{key}": v for key, v in flat_figures(row, ends).items()}
+        return found
+
+    def curves(self, tasks: Sequence[Any], records: Sequence[Any]) -> dict[str, Curve]:
+        """Success by the size of dense games, where there are several; and for each arm the share
+        of all games that would be solved at other thresholds of success."""
+        found_rows = summarise(_scores(tasks, records), [task["arm"] for task in tasks])
+        rows = {row.group: row for row in found_rows}
+        sizes = sorted(int(arm.partition("/")[2]) for arm in rows if arm.startswith("dense/"))
+        found = {}
+        if len(sizes) > 1:
+            solved = [rows[f"dense/{size}"].success.value for size in sizes]
+            found["Success by size, dense games"] = Curve(
+                sizes, solved, "rows and columns", "success"
+            )
+        for arm, row in rows.items():
+            found[f"Success by threshold, {arm}"] = Curve(
+                list(row.curve),
+                list(row.curve.values()),
+                "largest NashConv, share of the range",
+                "success",
+            )
+        return found
+
+    def baseline_records(self, tasks: Sequence[Any]) -> dict[str, list[dict[str, Any]]]:
+        """What uniform play, the best pure profile and the exact solver would record."""
+        games = [game_of_task(task) for task in tasks]
+        answers = baseline_answers([game.payoffs for game in games])
+        return {
+            player: [judge_answer(*pair)[1] for pair in zip(games, answers[name], strict=True)]
+            for player, name in _BASELINES.items()
+        }
 
     def baselines(self, tasks: Sequence[Any]) -> Mapping[str, Mapping[str, float]]:
-        """Figures of uniform play, the best pure profile and the exact solver."""
-        payoffs = [np.array(game_of_task(task).payoffs) for task in tasks]
-        arms = [task["arm"] for task in tasks]
-        found = score_baselines(payoffs)
-        names = {"uniform": "uniform", "best_pure": "best_pure", "best_known": "exact"}
-        return {label: flat_figures(found[name], arms) for label, name in names.items()}
+        """Figures of the players of `baseline_records`."""
+        played = self.baseline_records(tasks)
+        return {player: self.figures(tasks, records) for player, records in played.items()}
 
     def _games(self, count: int, seed: int) -> list[np.ndarray]:
         """The first `count` training games of a seed, sizes in turn."""
@@ -123,21 +164,29 @@ class MatrixBenchmark:
         return [next(of_size[size]) for _ in range(each) for size in self.sizes][:count]
 
 
-def flat_figures(scores: Scores, arms: Sequence[str]) -> dict[str, float]:
-    """For each arm success, valid, success_given_valid, residual and reward; figures of valid
-    replies are left out where there is none."""
+def flat_figures(row: Row, ends: bool) -> dict[str, float]:
+    """Success, valid, success_given_valid, residual, row_residual and reward of a group of answers;
+    figures of valid replies are left out where there is none.
+
+    Args:
+      row: of the group.
+      ends: whether to add "<figure>_low" and "<figure>_high" of those that have an interval.
+    """
     flat: dict[str, float] = {}
-    for row in summarise(scores, arms):
-        found = {
-            "success": row.success.value,
-            "valid": row.valid.value,
-            "reward": row.reward,
-            "success_given_valid": row.success_given_valid and row.success_given_valid.value,
-            "residual": row.residual and row.residual.mean,
-            "row_residual": row.row_residual and row.row_residual.mean,
-        }
-        flat |= {f"{row.group}/{k}": float(v) for k, v in found.items() if v is not None}
-    return flat
+    record = row.record()
+    for name in ("success", "valid", "success_given_valid", "residual", "row_residual"):
+        if record[name] is None:
+            continue
+        value, low, high = record[name]
+        flat[name] = float(value)
+        if ends and low is not None and high is not None:
+            flat |= {f"{name}_low": float(low), f"{name}_high": float(high)}
+    return flat | {"reward": row.reward}
+
+
+def _scores(tasks: Sequence[Any], records: Sequence[Any]) -> Scores:
+    payoffs = [np.array(game_of_task(task).payoffs) for task in tasks]
+    return score_answers(payoffs, [_answer(record) for record in records])
 
 
 def _task(arm: str, table: np.ndarray) -> dict[str, Any]:

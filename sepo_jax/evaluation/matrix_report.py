@@ -175,9 +175,11 @@ def render_table(record: Mapping[str, Any]) -> str:
     ]
     unanswered = sum(row["unanswered"] for row in record["rows"])
     notes = [
-        f"success: valid, and a two-sided residual of at most {record['threshold']:g} of the payoff"
-        " range; the last four columns are the successes of baselines.",
-        "residual (two-sided), row's (one-sided): means over valid answers, relative to the range.",
+        f"success: valid, and a residual of at most {record['threshold']:g} of the payoff range;"
+        " the last four columns are the successes of baselines.",
+        "residual: NashConv, the sum of both players' best-response gains (not halved);"
+        " row's: what the row player loses to a best response; both are means over valid answers,"
+        " relative to the range.",
         *([f"games without an answer, which are left out: {unanswered}."] if unanswered else []),
     ]
     return "\n".join([*table, *notes])

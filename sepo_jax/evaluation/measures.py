@@ -143,17 +143,52 @@ MEASURES: dict[str, Measure] = {
             "Share of sampled replies that the parser accepted as a legal action.",
         ),
         Measure(
+            "success",
+            "Success",
+            "higher",
+            "Share of replies that solve their task; one that cannot be read does not. A matrix "
+            "game is solved by a NashConv of at most 0.1 of its payoff range.",
+        ),
+        Measure(
+            "valid",
+            "Valid replies",
+            "higher",
+            "Share of replies that can be read as an answer.",
+        ),
+        Measure(
+            "success_given_valid",
+            "Success given valid",
+            "higher",
+            "Share of the replies that can be read which solve their task.",
+        ),
+        Measure(
+            "residual",
+            "Residual (NashConv)",
+            "lower",
+            "NashConv of the two strategies in a reply (the sum of both players' best-response "
+            "gains, not halved) as a share of the game's payoff range; mean over the replies that "
+            "can be read. 0 at an equilibrium; half of it is the exploitability.",
+        ),
+        Measure(
+            "row_residual",
+            "Row's residual (one-sided)",
+            "lower",
+            "What the row player's strategy loses to a best response, below the game's value, as a "
+            "share of the payoff range; mean over the replies that can be read.",
+        ),
+        Measure(
             "loss",
             "Loss",
             "lower",
             "The minimised objective of the stage: cross-entropy of expert replies in nats a token "
-            "(SFT), surrogate plus penalties (SEPO; near 0 on-policy, its level says little).",
+            "(SFT), surrogate plus penalties (SEPO, RL; near 0 on-policy, its level says little).",
         ),
         Measure(
             "reward",
             "Reward",
             "higher",
-            "Mean reward of the step's episodes, penalties included, under the training opponents.",
+            "Mean reward of episodes: in games with penalties, under the training opponents; of "
+            "tasks what they pay.",
         ),
         Measure(
             "return",

@@ -51,6 +51,7 @@ td.why{color:#52606d;font-size:13px;min-width:300px}
 tr.main td{background:#eef4fb;font-weight:600}
 tr.main td.why{font-weight:400}
 .interval{color:#7b8794;font-size:12px;font-weight:400}
+.inline .interval{display:inline-block;margin-left:7px}
 .off{color:#b3261e;font-weight:600}
 .ok{color:#2e7d4f}
 .muted{color:#7b8794}
@@ -71,6 +72,9 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#f5f6f8;border-radius
  font-size:12.5px}
 .tag.bad{background:#fdecea;color:#b3261e}
 ul.notes{margin:6px 0 0;padding-left:20px}
+.legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin:0 0 10px;font-size:13px;color:#52606d}
+.legend i{display:inline-block;width:22px;height:0;vertical-align:middle;margin-right:6px;
+ border-top:3px solid}
 """
 
 
@@ -155,6 +159,15 @@ def section(identity: str, title: str, lead: Any, *content: Any) -> Html:
 def figure(svg: str, caption: Any) -> Html:
     """A chart with its sentence."""
     return tag("figure", Html(svg), tag("figcaption", caption))
+
+
+def legend(entries: Iterable[tuple[str, str, bool]]) -> Html:
+    """Names of the lines of charts, from (name, colour, whether it is dashed)."""
+    parts = []
+    for name, color, dashed in entries:
+        style = f"border-top-color:{color};border-top-style:{'dashed' if dashed else 'solid'}"
+        parts.append(tag("span", tag("i", style=style), name))
+    return tag("div", *parts, class_="legend")
 
 
 def details(title: str, *content: Any) -> Html:

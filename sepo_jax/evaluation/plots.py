@@ -26,9 +26,13 @@ STAGE_COLORS = {
     "uniform": "#c3ccd5",
     "sft": "#d1751c",
     "sepo": "#1f5fa8",
+    "rl": "#1f5fa8",
+    "best_pure": "#8e4fa8",
+    "best_known": "#2e7d4f",
 }
 STAGE_MARKERS = {"untrained": "x", "base": "x", "uniform": "|", "sft": "s", "sepo": "o"}
 _MAX_POINTS = 400
+_MARKED = 12  # a curve of so few points has marks
 _MOST_NAMES, _MOST_LETTERS = 9, 30  # below the bars of a chart
 _LARGEST = 1e30  # far below where differences and tick positions overflow
 _STYLE = {
@@ -133,7 +137,7 @@ def stage_chart(
         )[0]
         for axes, (stage, curve) in zip(panels, stages.items(), strict=True):
             _draw(axes, curve, STAGE_COLORS.get(stage, COLORS[2]), markers=True)
-            axes.set_title(stage.upper() if stage in ("sft", "sepo") else _plain(stage))
+            axes.set_title(stage.upper() if stage in ("sft", "sepo", "rl") else _plain(stage))
             axes.set_xlabel("step")
             _axis_style(axes)
             for reference in references:
@@ -151,6 +155,54 @@ def stage_chart(
             )
         low = min([0.0, *(reference.value for reference in references)])
         panels[0].set_ylim(bottom=low - 0.03 * (panels[0].get_ylim()[1] - low))
+        return _svg(figure, title)
+
+
+class Line(NamedTuple):
+    """A line of a `curve_chart`: x [n], y [n], its colour, and whether it is dashed."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    color: str
+    dashed: bool
+
+
+def curve_chart(lines: Sequence[Line], *, title: str, x_label: str, y_label: str) -> str:
+    """One panel of lines that the page names beside it.
+
+    Args:
+      lines: all points of them are drawn, with marks when they are few; gaps where a number is not
+        `drawable`.
+      title, x_label, y_label: heading and axes. An axis of shares runs from 0 to 1.
+
+    Returns:
+      SVG text.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(3.7, 2.5))
+        figure.subplots_adjust(left=0.16, right=0.97, top=0.89, bottom=0.19)
+        axes = figure.add_subplot()
+        for line in lines:
+            x, y = (np.asarray(numbers, float) for numbers in (line.x, line.y))
+            shown = (np.abs(x) <= _LARGEST) & (np.abs(y) <= _LARGEST)
+            axes.plot(
+                np.where(shown, x, np.nan),
+                np.where(shown, y, np.nan),
+                color=line.color,
+                linestyle=(0, (4, 2)) if line.dashed else "-",
+                linewidth=1.4 if line.dashed else 1.8,
+                marker="o" if len(x) <= _MARKED else None,
+                markersize=3.2,
+                clip_on=False,
+            )
+        values = [value for line in lines for value in line.y if drawable(value)]
+        if all(0 <= value <= 1 for value in values):
+            axes.set_ylim(-0.02, 1.02)
+        if all(float(place).is_integer() for line in lines for place in line.x):
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_title(_plain(title))
+        axes.set_xlabel(_plain(x_label))
+        axes.set_ylabel(_plain(y_label))
         return _svg(figure, title)
 
 
@@ -252,7 +304,7 @@ def _draw(axes, curve: Series, color: str, markers: bool = False) -> None:
         axes.plot(steps, values, color=color, alpha=0.3, linewidth=0.9)
         axes.plot(steps, _smooth(values), color=color, linewidth=1.6, label=name)
     else:
-        dots = "o" if markers or finite.sum() <= 12 else None
+        dots = "o" if markers or finite.sum() <= _MARKED else None
         shown = np.where(finite, values, np.nan)
         axes.plot(steps, shown, color=color, marker=dots, markersize=3.2, linewidth=1.5, label=name)
     if (~finite).any():

@@ -18,9 +18,11 @@ from .report_sections import (
     nash_conv_section,
     summary_section,
 )
+from .report_tasks import tasks_section
 from .run_data import RunData, read_run
 
 _OF_TREES = ("nashconv", "policy")  # sections of games that are walked whole: those leave tables
+_OF_GAMES, _OF_TASKS = ("matches",), ("tasks",)
 
 
 def render_report(run: RunData) -> str:
@@ -32,6 +34,7 @@ def render_report(run: RunData) -> str:
     """
     builders = [
         ("summary", "Summary", summary_section),
+        ("tasks", "Tasks", tasks_section),
         ("nashconv", "NashConv", nash_conv_section),
         *(
             (
@@ -50,11 +53,18 @@ def render_report(run: RunData) -> str:
     sections = [
         (identity, title, _section(identity, title, build, run))
         for identity, title, build in builders
-        if identity not in _OF_TREES or run.tables or not run.summary
+        if identity not in _left_out(run)
     ]
     return page.document(
         f"Run {run.path.resolve().name}", _section("header", "Header", header, run), sections
     )
+
+
+def _left_out(run: RunData) -> tuple[str, ...]:
+    """Sections that say nothing of a run of this sort."""
+    if run.tasks:
+        return _OF_TREES + _OF_GAMES
+    return _OF_TASKS if run.tables or not run.summary else _OF_TASKS + _OF_TREES
 
 
 def _section(identity: str, title: str, build: Callable[[RunData], Html], run: RunData) -> Html:

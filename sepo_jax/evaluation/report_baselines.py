@@ -9,7 +9,10 @@ from ..sepo.exact import exact_episodes
 from .nash_family import KUHN_FAMILY, KUHN_UNIFORM_NASH_CONV, is_kuhn
 from .run_data import RunData, to_number
 
-STAGE_ORDER = ("uniform", "untrained", "base", "sft", "sepo", "expert", "best_known")
+STAGE_ORDER = (
+    *("uniform", "best_pure", "untrained", "base", "sft", "sepo", "rl"),
+    *("expert", "best_known"),
+)
 # Tables that ARE the policy. A language model's table leaves its illegal replies out, so figures of
 # its play cannot be had from the table.
 _TABLE_POLICIES = ("uniform", "best_known")
@@ -61,8 +64,11 @@ def in_order(stages: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_is_kuhn(run: RunData) -> bool:
-    """True when the run plays Kuhn poker alone, by its config or by the sets of its tables."""
-    if games_of_run(run.summary):
+    """True when the run plays Kuhn poker alone, by its config or by the sets of its tables.
+
+    A domain that was given in Python is not in the config, so a run over tasks has it by default.
+    """
+    if games_of_run(run.summary) or run.tasks:
         return False
     domain = run.config.get("domain")
     name = domain.get("name") if isinstance(domain, Mapping) else domain

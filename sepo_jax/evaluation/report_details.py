@@ -7,7 +7,9 @@ from typing import Any
 from . import page
 from .measures import is_counter
 from .page import Html, escape, number, tag
+from .report_baselines import in_order
 from .report_sections import STAGE_LABELS
+from .report_tasks import evaluation_samples
 from .run_data import RunData, to_number
 
 _OPEN_SAMPLES = 3
@@ -15,14 +17,15 @@ _FOLDED_SAMPLES = 12
 
 
 def samples_section(run: RunData) -> Html:
-    """Samples of play: the latest ones of each stage."""
-    if not run.samples:
+    """Samples of play: the latest ones of each stage, those of its evaluation first."""
+    written = [*run.samples, *evaluation_samples(run)]
+    if not written:
         return page.section("samples", "Samples", "No sample of play was written yet.")
     stages: dict[str, list[dict]] = {}
-    for sample in run.samples:
+    for sample in written:
         stages.setdefault(str(sample.get("stage", "")), []).append(sample)
     parts = []
-    for stage, samples in stages.items():
+    for stage, samples in in_order(stages).items():
         latest = [_sample(s) for s in reversed(samples[-_OPEN_SAMPLES - _FOLDED_SAMPLES :])]
         parts += [tag("h3", STAGE_LABELS.get(stage, stage or "Samples")), *latest[:_OPEN_SAMPLES]]
         if folded := latest[_OPEN_SAMPLES:]:
@@ -30,7 +33,7 @@ def samples_section(run: RunData) -> Html:
     return page.section(
         "samples",
         "Samples",
-        f"The latest of each stage first, out of {len(run.samples)} written, verbatim.",
+        f"The latest of each stage first, out of {len(written)} written, verbatim.",
         *parts,
     )
 
@@ -38,7 +41,9 @@ def samples_section(run: RunData) -> Html:
 def _sample(sample: dict[str, Any]) -> Html:
     """One sample: short fields as tags, messages and other long fields as labelled lines."""
     tags, turns = [], []
-    for key, value in sample.items():
+    record = sample.get("record")
+    fields = {key: value for key, value in sample.items() if key != "record"}
+    for key, value in (fields | (record if isinstance(record, Mapping) else {})).items():
         if key == "stage":
             continue
         if key == "messages" and isinstance(value, list):
@@ -68,7 +73,7 @@ def _decision(decision: Any) -> Html:
     """A decision of an episode: the situation, then the reply, marked when it was refused."""
     if not isinstance(decision, Mapping):
         return _turn("decision", page.code(decision))
-    name = str(decision.get("observation", "prompt"))
+    name = str(decision.get("observation") or "prompt")
     prompt = _turn(name, page.code(str(decision.get("prompt", ""))))
     refused = decision.get("valid") is False
     mark = tag("span", "not a legal action", class_="tag bad") if refused else ""

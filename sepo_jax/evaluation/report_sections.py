@@ -26,6 +26,8 @@ STAGE_LABELS = {
     "base": "Base",
     "sft": "SFT",
     "sepo": "SEPO",
+    "rl": "RL",
+    "best_pure": "Best pure",
     "expert": "Best expert",
     "best_known": "Best known",
 }
@@ -35,6 +37,7 @@ _HEADLINES = {
     "the policy over both seats. Lower is better.",
     "safety": "Safety score: the SEPO objective on fresh episodes against the pools, in a run over "
     "several games its mean over them. Higher is better.",
+    "success": "Success: share of all evaluation tasks that are solved. Higher is better.",
 }
 # Measures with a panel of their own among the curves, in reading order.
 CURVES = (
@@ -50,10 +53,12 @@ CURVES = (
     "exploit_pool_advantage",
     "safety",
 )
+_OF_TASKS = "task/"  # begins the metrics that episodes of tasks record; each has a panel
 # What a reader expects of each stage; its absence is worth a sentence.
 _EXPECTED = {
     "sft": ("loss", "entropy", "illegal_mass"),
     "sepo": ("loss", "reward", "entropy", "kl", "clip_fraction", "illegal_mass"),
+    "rl": ("loss", "reward", "entropy", "kl", "clip_fraction"),
 }
 
 
@@ -79,7 +84,7 @@ def header(run: RunData) -> Html:
             value = tag("b", number(measures[shown]))
             label = tag("span", STAGE_LABELS.get(stage, stage))
             tiles.append(
-                tag("div", value, label, class_="tile main" if stage == "sepo" else "tile")
+                tag("div", value, label, class_="tile main" if stage in ("sepo", "rl") else "tile")
             )
     meaning = tag("p", _HEADLINES.get(shown, ""), class_="muted")
     return tag(
@@ -103,8 +108,10 @@ def summary_section(run: RunData) -> Html:
     keys = dict.fromkeys(key for found in stages.values() for key in found if key != "step")
     rank = {name: place for place, name in enumerate(MEASURES)}
     keys = dict.fromkeys(sorted(keys, key=lambda key: rank.get(canonical(key), len(rank))))
+    if run.tasks:  # those of a kind of task have a section of their own
+        keys = {key: None for key in keys if "/" not in key}
     if not keys:
-        return page.section("summary", "Summary", "No final figures: summary.json has none yet.")
+        return page.section("summary", "Summary", "No final figures of the whole run yet.")
     games = games_of_run(run.summary)
     parts = []
     for game in ("", *games):
@@ -130,13 +137,13 @@ def _summary_table(stages: Mapping[str, Any], keys: list[str], prefix: str, head
     stages = {stage: found for stage, found in stages.items() if any(key in found for key in keys)}
     rows, main = [], []
     for key in keys:
-        if _end_of_interval(key, keys):
+        if is_end_of_interval(key, keys):
             continue
         if key == prefix + headline:
             main.append(len(rows))
         measure = describe(key)
         arrow = {"lower": "\u00a0↓", "higher": "\u00a0↑"}.get(measure.better, "")
-        cells = [_figure(measures, key) for measures in stages.values()]
+        cells = [figure_with_interval(measures, key) for measures in stages.values()]
         label = _label(key.removeprefix(prefix))
         rows.append([page.join([label, arrow]), *cells, measure.sentence])
     headers = ["Measure", *(STAGE_LABELS.get(s, s) for s in stages), "What it measures"]
@@ -152,13 +159,13 @@ def _label(key: str) -> str | Html:
     return describe(key).label if name == key else page.breakable(key)
 
 
-def _end_of_interval(key: str, keys: Container[str]) -> bool:
+def is_end_of_interval(key: str, keys: Container[str]) -> bool:
     """True for "<name>_low" and "<name>_high" of a figure that is listed itself."""
     name, _, end = key.rpartition("_")
     return end in ("low", "high") and name in keys
 
 
-def _figure(measures: Mapping[str, Any], key: str) -> Html:
+def figure_with_interval(measures: Mapping[str, Any], key: str) -> Html:
     """A figure with its interval below it, a dash when it was not measured."""
     if key not in measures:
         return tag("span", "–")
@@ -203,10 +210,14 @@ def curves_section(run: RunData, stage: str) -> Html:
     others = []
     for key in run.metric_keys(stage):
         name = canonical(key)
-        if name != "nash_conv":  # it has a section of its own
+        if key.startswith(_OF_TASKS):
+            groups[key] = [key]
+        elif name != "nash_conv":  # it has a section of its own
             groups.get(name, others).append(key)
     panels = [_panel(run, stage, describe(n).label, keys, n) for n, keys in groups.items() if keys]
-    absent = [describe(name).label for name in _EXPECTED.get(stage, ()) if not groups[name]]
+    # Only games that are walked whole have an exact illegal mass.
+    expected = [n for n in _EXPECTED.get(stage, ()) if n != "illegal_mass" or not run.tasks]
+    absent = [describe(name).label for name in expected if not groups[name]]
     rest = [_panel(run, stage, key, [key], key) for key in others]
     note = f"Not logged in this stage: {', '.join(absent)}." if absent else ""
     return page.section(

@@ -3,10 +3,12 @@
 The layout (training writes it as the run goes):
 
   config.json     the settings of the run
-  metrics.jsonl   one line a step: {"stage": "sft" | "sepo", "step": int, flat keys: numbers}
+  metrics.jsonl   one line a step: {"stage": "sft" | "sepo" | "rl", "step": int, flat keys: numbers}
   timings.jsonl   one line a step: {"stage": ..., "step": ..., flat keys: seconds; "*_bytes"}
   summary.json    final figures by stage under flat keys such as "sepo/nash_conv"
   tables.json     stage -> information set -> probabilities of the actions
+  tasks.json      of runs over tasks, in place of tables.json: the evaluation tasks; for every
+                  player what it recorded, its curves, and some episodes
   samples.jsonl   one line a sample of play
   versions.json   package -> version (or "versions/<package>" keys of summary.json)
   evaluation.json match play and exact values, written by experiments/evaluate.py
@@ -24,7 +26,7 @@ from typing import Any
 
 from ..names import nearest
 
-STAGES = ("sft", "sepo")
+STAGES = ("sft", "sepo", "rl")
 MAX_STEP = 2.0**53  # beyond it floats skip steps
 _MAX_NOTES_PER_FILE = 5
 
@@ -40,6 +42,7 @@ class RunData:
       timings: likewise for timings.jsonl.
       summary: flat keys to values.
       tables: stage -> information set -> list of action probabilities.
+      tasks: content of tasks.json, {} for a run over games.
       samples: one dict a sample.
       versions: package -> version.
       evaluation: content of evaluation.json, {} before experiments/evaluate.py has run.
@@ -52,6 +55,7 @@ class RunData:
     timings: list[dict[str, Any]] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     tables: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    tasks: dict[str, Any] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
     versions: dict[str, Any] = field(default_factory=dict)
     evaluation: dict[str, Any] = field(default_factory=dict)
@@ -132,7 +136,8 @@ def read_run(directory: str | Path) -> RunData:
     notes: list[str] = []
     config = _read_object(path / "config.json", notes)
     summary = _read_object(path / "summary.json", notes)
-    tables = _read_tables(path / "tables.json", notes)
+    tasks = _optional_object(path / "tasks.json", notes)
+    tables = {} if tasks else _read_tables(path / "tables.json", notes)
     metrics = _last_writing(_read_lines(path / "metrics.jsonl", notes), "metrics.jsonl", notes)
     without = sum(step_of(line) is None for line in metrics)
     if without:
@@ -143,7 +148,7 @@ def read_run(directory: str | Path) -> RunData:
     versions = _versions(path, config, summary, notes)
     evaluation = _optional_object(path / "evaluation.json", notes)
     return RunData(
-        path, config, metrics, timings, summary, tables, samples, versions, evaluation, notes
+        path, config, metrics, timings, summary, tables, tasks, samples, versions, evaluation, notes
     )
 
 

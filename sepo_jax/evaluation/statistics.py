@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 DEFAULT_LEVEL = 0.95
 _RESAMPLES_PER_CHUNK = 256
@@ -104,7 +104,7 @@ def seed_interval(values: Sequence[float] | np.ndarray, level: float = DEFAULT_L
     if count == 1:
         return Interval(mean, -np.inf, np.inf, np.inf, 1, level, "student")
     error = float(array.std(ddof=1) / np.sqrt(count))
-    margin = float(student.ppf((1.0 + level) / 2.0, count - 1)) * error
+    margin = float(stdtrit(count - 1, (1.0 + level) / 2.0)) * error
     return Interval(mean, mean - margin, mean + margin, error, count, level, "student")
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 KINDS = (np.floating, np.integer, np.bool_)
+ROUNDING = 1e-15  # of a sum of two payoffs, relative to the larger one
 
 
 def as_numbers(name: str, array) -> jax.Array | np.ndarray:

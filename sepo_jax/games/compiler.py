@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sepo_jax.games.arrays import ROUNDING
 from sepo_jax.games.sequence import PlayerForm, player_form
 from sepo_jax.names import unknown
 
@@ -21,7 +22,6 @@ CHANCE = -1  # `State.current_player` at a chance node
 NUM_PLAYERS = 2
 CHANCE_TOLERANCE = 1e-9
 PAYOFF_SUM_TOLERANCE = 1e-9  # relative to `TreeGame.payoff_scale`
-ROUNDING = 1e-15  # of a sum of two payoffs, relative to the larger one
 
 
 class State(Protocol):

@@ -1,7 +1,9 @@
 """Random zero-sum matrix games in batches, ways to change them, and disjoint splits.
 
-Every function takes a JAX key first and is deterministic in it; results are numpy float64 on the
-host, for all games of a batch at once. The row player maximises. `NAMED` holds well-known games.
+Every function takes a JAX key first and is deterministic in it; results are numpy float64, for all
+games of a batch at once. Numbers are drawn on the host by Philox 4x64 (Salmon et al., SC 2011) from
+the bits of the key: no shape is compiled, and a key gives the same games under every version of JAX
+and numpy. The row player maximises. `NAMED` holds well-known games.
 """
 
 from collections.abc import Sequence
@@ -70,7 +72,7 @@ def dense(
         raise ValueError(
             f"count={count}, m={m}, n={n}; give a count of 0 or more, and m and n of 1 or more"
         )
-    return _entries(key, (count, m, n), low, high, decimals)
+    return _entries(_draws(key), (count, m, n), low, high, decimals)
 
 
 def pad_dominated(
@@ -103,18 +105,18 @@ def pad_dominated(
     smallest, largest = gap
     if not 0 < smallest <= largest < np.inf:
         raise ValueError(f"gap={gap}; give (smallest, largest) with 0 < smallest <= largest")
-    keys = jax.random.split(key, 5)
-    source = _choices(keys[0], (*lead, 1, n - n0), n0)
+    draws = _draws(key)
+    source = _choices(draws, (*lead, 1, n - n0), n0)
     wide = np.take_along_axis(core, np.broadcast_to(source, (*lead, m0, n - n0)), axis=-1)
-    wide = wide + _uniform(keys[1], wide.shape, smallest, largest)
+    wide = wide + _uniform(draws, wide.shape, smallest, largest)
     wide = np.concatenate([core, wide], axis=-1)
-    source = _choices(keys[2], (*lead, m - m0, 1), m0)
+    source = _choices(draws, (*lead, m - m0, 1), m0)
     tall = np.take_along_axis(wide, np.broadcast_to(source, (*lead, m - m0, n)), axis=-2)
-    tall = tall - _uniform(keys[3], tall.shape, smallest, largest)
+    tall = tall - _uniform(draws, tall.shape, smallest, largest)
     table = np.concatenate([wide, tall], axis=-2)
     scale, offset = _to_range_of(core, table)
     table = scale[..., None, None] * table + offset[..., None, None]
-    return _placed(keys[4], table, m0, n0, scale, offset)
+    return _placed(draws, table, m0, n0, scale, offset)
 
 
 def pad_random(
@@ -137,10 +139,10 @@ def pad_random(
     """
     core = _finite(payoffs)
     m0, n0, lead = _core_sizes(core, m, n)
-    keys = jax.random.split(key, 2)
-    table = _entries(keys[0], (*lead, m, n), low, high, decimals)
+    draws = _draws(key)
+    table = _entries(draws, (*lead, m, n), low, high, decimals)
     table[..., :m0, :n0] = core
-    return _placed(keys[1], table, m0, n0, np.ones(lead), np.zeros(lead))
+    return _placed(draws, table, m0, n0, np.ones(lead), np.zeros(lead))
 
 
 def perturb(key: jax.Array, payoffs, size: float) -> np.ndarray:
@@ -152,7 +154,7 @@ def perturb(key: jax.Array, payoffs, size: float) -> np.ndarray:
     table = _finite(payoffs)
     if not 0 <= size < np.inf:
         raise ValueError(f"size={size}; noise needs a finite size of 0 or more")
-    return table + _uniform(key, table.shape, -size, size)
+    return table + _uniform(_draws(key), table.shape, -size, size)
 
 
 def permute(key: jax.Array, payoffs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -163,9 +165,9 @@ def permute(key: jax.Array, payoffs) -> tuple[np.ndarray, np.ndarray, np.ndarray
       result is row `row_permutation[i]` of the input.
     """
     table = _finite(payoffs)
-    keys = jax.random.split(key, 2)
-    rows = _orders(keys[0], table.shape[:-1])
-    cols = _orders(keys[1], (*table.shape[:-2], table.shape[-1]))
+    draws = _draws(key)
+    rows = _orders(draws, table.shape[:-1])
+    cols = _orders(draws, (*table.shape[:-2], table.shape[-1]))
     return _reordered(table, rows, cols), rows, cols
 
 
@@ -215,30 +217,41 @@ def split(payoffs, shares: Sequence[float], *, seed: int) -> list[np.ndarray]:
     return [np.flatnonzero(part == k) for k in range(parts.size)]
 
 
-def _uniform(key: jax.Array, shape: tuple[int, ...], low: float, high: float) -> np.ndarray:
-    with jax.enable_x64(True):
-        draws = np.asarray(jax.random.uniform(key, shape, dtype=np.float64))
-    return low + (high - low) * draws
+def _draws(key: jax.Array) -> np.random.Philox:
+    """The stream of one key; a function draws all that it needs from it, in a fixed order."""
+    words = np.asarray(jax.random.key_data(key))
+    if words.ndim != 1:
+        raise ValueError(f"keys of shape {list(words.shape[:-1])}; give a single key")
+    return np.random.Philox(key=sum(int(word) << 32 * place for place, word in enumerate(words)))
 
 
-def _entries(key, shape, low: float, high: float, decimals: int | None) -> np.ndarray:
+def _uniform(
+    draws: np.random.Philox, shape: tuple[int, ...], low: float, high: float
+) -> np.ndarray:
+    """The next numbers of a stream, uniform on [low, high)."""
+    # Numpy keeps the raw stream of a bit generator for ever, but not what `Generator` makes of it.
+    unit = (draws.random_raw(shape) >> np.uint64(11)) * 2.0**-53
+    return low + (high - low) * unit
+
+
+def _entries(draws, shape, low: float, high: float, decimals: int | None) -> np.ndarray:
     """What `dense` describes, writable."""
     if not -np.inf < low < high < np.inf:
         raise ValueError(f"low={low}, high={high}; give two finite numbers, low below high")
-    table = _uniform(key, shape, low, high)
+    table = _uniform(draws, shape, low, high)
     if decimals is not None:
         table = np.round(table, decimals) + 0.0  # no -0.0
     return table
 
 
-def _choices(key: jax.Array, shape: tuple[int, ...], number: int) -> np.ndarray:
+def _choices(draws: np.random.Philox, shape: tuple[int, ...], number: int) -> np.ndarray:
     """Numbers 0 to number - 1, all equally likely."""
-    return np.minimum(_uniform(key, shape, 0, number).astype(int), number - 1)
+    return np.minimum(_uniform(draws, shape, 0, number).astype(int), number - 1)
 
 
-def _orders(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
+def _orders(draws: np.random.Philox, shape: tuple[int, ...]) -> np.ndarray:
     """Random permutations along the last axis."""
-    return np.argsort(_uniform(key, shape, 0, 1), axis=-1, kind="stable")
+    return np.argsort(_uniform(draws, shape, 0, 1), axis=-1, kind="stable")
 
 
 def _reordered(table: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
@@ -246,11 +259,10 @@ def _reordered(table: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndar
     return np.take_along_axis(table, cols[..., None, :], axis=-1)
 
 
-def _placed(key, table, m0: int, n0: int, scale, offset) -> Padded:
+def _placed(draws: np.random.Philox, table, m0: int, n0: int, scale, offset) -> Padded:
     """A table with its core in the first rows and columns, permuted."""
-    keys = jax.random.split(key, 2)
-    rows = _orders(keys[0], table.shape[:-1])
-    cols = _orders(keys[1], (*table.shape[:-2], table.shape[-1]))
+    rows = _orders(draws, table.shape[:-1])
+    cols = _orders(draws, (*table.shape[:-2], table.shape[-1]))
     # The inverse of a permutation says where each row went.
     where = [np.argsort(order, axis=-1) for order in (rows, cols)]
     payoffs = _reordered(table, rows, cols)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sepo_jax.games.arrays import (
+    ROUNDING,
     as_float,
     as_numbers,
     check_magnitude,
@@ -25,7 +26,7 @@ from sepo_jax.games.arrays import (
 )
 
 SUM_TOLERANCE = 1e-5
-CONSTANT_TOLERANCE = 1e-9  # relative to the largest payoff
+CONSTANT_TOLERANCE = 1e-9  # relative to the payoff range of the game
 # Sums written out term by term, all of shape [...], run at memory speed on CPU and at full
 # precision everywhere; larger games go to one einsum.
 MAX_UNROLLED = 16
@@ -121,25 +122,25 @@ def constant_sum(row_payoffs, col_payoffs, row_mask=None, col_mask=None) -> np.n
             f"row payoffs of shape {list(first.shape)} and column payoffs of shape "
             f"{list(second.shape)}; both must be [..., m, n]"
         )
-    valid = np.broadcast_to(_valid_cells(first.shape, row_mask, col_mask), first.shape)
-    total = np.where(valid, first + second, 0)
-    low = np.where(valid, total, np.inf).min(axis=(-2, -1))
-    high = np.where(valid, total, -np.inf).max(axis=(-2, -1))
-    scale = np.where(valid, np.abs(first) + np.abs(second), 0).max(axis=(-2, -1))
-    if not (high - low <= CONSTANT_TOLERANCE * np.maximum(scale, 1e-300)).all():
+    valid = _valid_cells(first.shape, row_mask, col_mask)
+    low, high = _ends(first + second, valid)
+    equal = high - low <= _negligible(first, second, valid)
+    if not equal.all():
+        game = np.unravel_index(np.argmin(equal), equal.shape)
         raise ValueError(
-            f"general-sum game: the payoffs of the two players add up to {low.min()} to "
-            f"{high.max()}, not to a constant; a value and exploitability need a constant sum. "
+            f"general-sum game: the payoffs of the two players add up to {low[game]} to "
+            f"{high[game]}, not to a constant; a value and exploitability need a constant sum. "
             "Use bimatrix_gains(row_payoffs, col_payoffs, row, col) for each player's gain."
         )
     return (low + high) / 2
 
 
-def require_symmetric(row_payoffs, col_payoffs=None) -> None:
+def require_symmetric(row_payoffs, col_payoffs=None, mask=None) -> None:
     """Refuses a game whose two seats are not alike.
 
     Args:
       row_payoffs: A, [..., n, n]; col_payoffs: B, or None for the zero-sum game B = -A.
+      mask: bool[..., n], True on the real actions of either seat.
 
     Raises:
       ValueError: not square, or B differs from the transpose of A in some cell, which is named.
@@ -151,14 +152,17 @@ def require_symmetric(row_payoffs, col_payoffs=None) -> None:
             f"a symmetric game is square; payoffs have shapes {list(first.shape)} and "
             f"{list(second.shape)}"
         )
-    gap = np.abs(np.swapaxes(first, -1, -2) - second)
-    scale = max(np.abs(first).max(initial=0), np.abs(second).max(initial=0))
-    if not (gap <= CONSTANT_TOLERANCE * scale).all():
-        *_, i, j = (int(index) for index in np.unravel_index(np.argmax(gap), gap.shape))
+    valid = _valid_cells(first.shape, mask, mask)
+    gap = np.where(valid, np.abs(np.swapaxes(first, -1, -2) - second), 0)
+    equal = gap <= _negligible(first, second, valid)[..., None, None]
+    if not equal.all():
+        place = np.unravel_index(np.argmin(equal), equal.shape)
+        i, j = (int(index) for index in place[-2:])
+        swapped = np.broadcast_to(np.swapaxes(first, -1, -2), equal.shape)[place]
         raise ValueError(
             f"the game is not symmetric: at row {i}, column {j} the column player gets "
-            f"{second[..., i, j]}, the row player gets {first[..., j, i]} with the seats swapped. "
-            "Keep the two seats apart."
+            f"{np.broadcast_to(second, equal.shape)[place]}, the row player gets {swapped} with "
+            "the seats swapped. Keep the two seats apart."
         )
 
 
@@ -200,6 +204,22 @@ def _valid_cells(shape, row_mask, col_mask) -> np.ndarray:
     rows = np.ones(shape[-2], bool) if row_mask is None else np.asarray(row_mask, bool)
     cols = np.ones(shape[-1], bool) if col_mask is None else np.asarray(col_mask, bool)
     return rows[..., :, None] & cols[..., None, :]
+
+
+def _ends(table, valid) -> tuple[np.ndarray, np.ndarray]:
+    """Lowest and highest valid entry of each game [...]."""
+    low = np.where(valid, table, np.inf).min(axis=(-2, -1))
+    return low, np.where(valid, table, -np.inf).max(axis=(-2, -1))
+
+
+def _negligible(first, second, valid) -> np.ndarray:
+    """Largest difference of payoffs [...] that is none, game by game: neither an offset of all
+    payoffs nor large payoffs of other games of a batch hide a difference."""
+    ends = [_ends(table, valid) for table in (first, second)]
+    # The difference of two ends could overflow.
+    ranges = (CONSTANT_TOLERANCE * high - CONSTANT_TOLERANCE * low for low, high in ends)
+    largest = np.abs(np.stack([end for pair in ends for end in pair])).max(axis=0)
+    return np.maximum(*ranges) + ROUNDING * largest
 
 
 def _common_shape(payoffs, row, col, row_mask, col_mask) -> tuple[int, ...]:

@@ -91,9 +91,8 @@ def solve_zero_sum(
             raise ValueError(
                 "row_mask and col_mask differ; the seats of a symmetric game have the same actions"
             )
-        valid = rows[..., :, None] & cols[..., None, :]
-        other = -table if col_payoffs is None else np.asarray(col_payoffs, np.float64)
-        matrix.require_symmetric(np.where(valid, table, 0), np.where(valid, other, 0))
+        other = None if col_payoffs is None else np.broadcast_to(col_payoffs, table.shape)
+        matrix.require_symmetric(table, other, rows)
     lead, (m, n) = table.shape[:-2], table.shape[-2:]
     table, rows, cols = table.reshape(-1, m, n), rows.reshape(-1, m), cols.reshape(-1, n)
     parts = []

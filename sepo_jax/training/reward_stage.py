@@ -13,6 +13,7 @@ from ..rollout import build_forest, play
 from ..sandbox.environments import domain_environments
 from ..sandbox.episodes import EpisodeRequest, EpisodeResult
 from ..sandbox.protocol import Pool, TooManyFailures
+from .run_directory import without_nonfinite
 from .sepo_stage import training_sampling
 from .settings import Settings
 from .setup import engine_options
@@ -109,19 +110,18 @@ def mean_of_records(records: Sequence[Any]) -> dict[str, float]:
 
 
 def sample_record(stage: str, step: int, result: EpisodeResult) -> dict[str, Any]:
-    """What `samples.jsonl` keeps of an episode."""
+    """An episode as report pages show it, in `samples.jsonl` and `tasks.json`."""
     return {
         "stage": stage,
         "step": step,
-        "opponent": "",
-        "payoff": total_reward(result),
+        "reward": total_reward(result),
         "decisions": [
             {
                 "observation": action.prompt.observation,
                 "prompt": action.prompt.messages[-1]["content"] if action.prompt.messages else "",
                 "reply": action.text,
-                "valid": True,
             }
             for action in result.actions
         ],
+        "record": without_nonfinite(result.record),
     }

@@ -19,7 +19,8 @@ LINE_FILES = ("metrics.jsonl", "timings.jsonl", "samples.jsonl")
 
 class RunDirectory:
     """`runs/<name>/`: `config.json`, `metrics.jsonl`, `timings.jsonl`, `samples.jsonl`,
-    `summary.json`, `tables.json`, `checkpoints/`, `policy/`, `report.html`.
+    `summary.json`, `tables.json` (games) or `tasks.json` (tasks), `checkpoints/`, `policy/`,
+    `report.html`.
 
     Wall-clock figures live in `timings.jsonl` alone, so that the other files of two runs of one
     config are equal byte for byte.
@@ -176,6 +177,15 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return _plain(value.tolist())
     return value
+
+
+def without_nonfinite(value: Any) -> Any:
+    """JSON values with None in place of NaN and infinities, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {name: without_nonfinite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nonfinite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def nonfinite(record: Mapping[str, Any]) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..domains.joint import games_of
+from ..domains.tasks import is_task_domain
 from ..games import TreeGame
 from ..names import check_option, unknown
 from ..sepo import OBJECTIVES, SepoWeights, payoff_scale, without_penalties
@@ -52,9 +53,14 @@ def make_tasks(settings: Settings, domain: Any) -> tuple[Task, ...]:
     """A task for each game of a domain.
 
     Raises:
-      ValueError: weights of a game that is not there, other than three numbers, or negative; an
-        unknown objective.
+      ValueError: a domain of tasks; weights of a game that is not there, other than three numbers,
+        or negative; an unknown objective.
     """
+    if is_task_domain(domain):
+        raise ValueError(
+            f"domain {domain.name!r} has tasks and no games to play matches in: a run is judged on "
+            "them at the end of every stage, see its summary.json and report.html"
+        )
     sepo, games = settings.sepo, games_of(domain)
     check_option("sepo.objective", sepo.objective, OBJECTIVES)
     for name in sepo.game_weights:

@@ -31,6 +31,7 @@ def test_rewards_of_matching_pennies(text, reward, status):
     assert earned == pytest.approx(reward, abs=1e-12)
     assert record["status"] == status and record["valid"] == (status == "valid")
     assert record["success"] == (reward == 1.0)
+    assert record["residual"] == (pytest.approx(1 - reward) if record["valid"] else None)
     assert json.loads(json.dumps(record)) == record
 
 

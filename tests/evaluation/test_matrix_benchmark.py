@@ -1,13 +1,26 @@
 """Scores of matrix answers: known values, bounds, baselines, rows with intervals."""
 
+import json
 from math import factorial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_games import exact_residual, moved_games, rounding
+from zero_sum_games import KNOWN
 
-from sepo_jax.domains.matrix_game import NOT_DISTRIBUTION, NOT_PARSABLE, VALID, Answer
+from sepo_jax.domains.matrix_game import (
+    NOT_DISTRIBUTION,
+    NOT_PARSABLE,
+    VALID,
+    Answer,
+    anonymous,
+    messages,
+    parse,
+    reply,
+)
+from sepo_jax.domains.matrix_rules import MatrixRules, relative_residual
 from sepo_jax.evaluation.matrix_benchmark import (
     baseline_answers,
     best_pure_answer,
@@ -58,6 +71,64 @@ def test_scores_do_not_see_scale_offset_or_neighbours(shapes, seed, scale, offse
         assert scores.residual[number] * spread == pytest.approx(by_hand, abs=1e-9)
 
 
+@settings(deadline=None, max_examples=100)
+@given(moved_games())
+def test_any_scale_and_offset(game):
+    """Scores of s A + c as rounded are those of exact fractions, and up to rounding those of A;
+    baselines and saddle points are those of A wherever rounding leaves its payoffs apart."""
+    table, moved, row, col = game
+    answer = Answer(VALID, tuple(row), tuple(col))
+    answers = [answer, uniform_answer(table), BROKEN]
+    scores = score_answers([moved] * 3, answers)
+    residual = [exact_residual(moved, a.row, a.col) for a in answers[:2]]
+    np.testing.assert_allclose(scores.residual[:2], residual, atol=1e-12)
+    by_rules = relative_residual(moved.tolist(), answer)
+    assert by_rules == pytest.approx(residual[0], abs=1e-12)
+    rewards = residual_reward([moved] * 3, answers)
+    np.testing.assert_allclose(rewards, [*(1 - np.array(residual)), 0], atol=1e-12)
+    baselines = score_baselines([moved])
+    assert baselines["exact"].residual[0] <= sum(table.shape) / 400 + 1e-9
+    assert baselines["uniform"].residual[0] == pytest.approx(residual[1], abs=1e-12)
+    assert (baselines["best_pure"].residual[0] == 0) == has_saddle(moved)
+    # Rounding keeps the order of payoffs, but for ties.
+    assert has_saddle(moved) or not has_saddle(table)
+    if len(np.unique(moved)) == len(np.unique(table)):
+        assert has_saddle(moved) == has_saddle(table)
+        assert best_pure_answer(moved) == best_pure_answer(table)
+        assert saddle_answer(moved) == saddle_answer(table)
+    if (loose := rounding(table, moved)) < 0.1:
+        plain = score_answers([table] * 3, answers)
+        np.testing.assert_allclose(scores.residual, plain.residual, atol=loose + 1e-12)
+        np.testing.assert_allclose(scores.row_residual, plain.row_residual, atol=loose + 1e-12)
+        for threshold in (0.1, 0.3):
+            clear = ~(np.abs(plain.residual - threshold) <= loose + 1e-9)
+            same = scores.success(threshold) == plain.success(threshold)
+            assert same[clear].all()
+
+
+@settings(deadline=None, max_examples=60)
+@given(moved_games())
+def test_any_scale_and_offset_through_prompt_and_reply(game):
+    """What a solver reads in the prompt is the game that is scored, and its reply earns the same
+    whatever the unit: at most (m + n) / 400 less than 1, for printing two decimals."""
+    _, moved, row, col = game
+    task = anonymous(moved.tolist())
+    lines = messages(task)[1]["content"].splitlines()[3:]
+    shown = np.array([line.partition(": ")[2].split(" ") for line in lines], float)
+    np.testing.assert_array_equal(shown, moved)
+    solution = solve_zero_sum(shown)
+    record = {"arm": "any", "game": json.loads(json.dumps(task.record()))}
+    for pair, most in (((solution.row, solution.col), sum(task.shape) / 400), ((row, col), 1)):
+        text = f"The answer is {reply(*pair)}"
+        answer = parse(text, *task.shape)
+        (reward,) = residual_reward([moved], [answer])
+        assert 1 - most - 1e-9 <= reward <= 1
+        assert reward == pytest.approx(1 - exact_residual(moved, answer.row, answer.col), abs=1e-12)
+        earned, said = MatrixRules().judge(record, text)
+        assert earned == pytest.approx(reward, abs=1e-12)
+        assert said["success"] == score_answers([moved], [answer]).success()[0]
+
+
 def test_known_values():
     """Rock against rock: each gains 1 of a range of 2 by playing paper."""
     scores = score_answers([RPS] * 4, [ROCK, uniform_answer(RPS), BROKEN, HALF])
@@ -79,6 +150,25 @@ def test_a_constant_game_rewards_any_valid_answer(constant):  # F10
     answers = [*random_answers([table]), BROKEN, HALF]
     assert residual_reward([table] * 3, answers).tolist() == [1, 0, 0]
     assert score_answers([table] * 3, answers).residual[0] == 0
+    # Every profile is an equilibrium: all baselines succeed, every cell is a saddle point.
+    assert has_saddle(table)
+    assert all(each.residual[0] == 0 for each in score_baselines([table]).values())
+    game = {"arm": "any", "game": anonymous(table.tolist()).record()}
+    assert MatrixRules().judge(game, reply(answers[0].row, answers[0].col))[0] == 1
+
+
+# Every zero-sum game of the cases, through its prompt: uniform play is never taken for the answer.
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_games_through_their_prompts(name):  # F06, F08, F09, F10
+    payoffs, _, row, _ = KNOWN[name]
+    table = np.array(payoffs, float)
+    game = {"arm": "cases", "game": anonymous(table.tolist()).record()}
+    solution = solve_zero_sum(table)
+    reward, record = MatrixRules().judge(game, reply(solution.row, solution.col))
+    assert record["success"] and reward >= 1 - sum(table.shape) / 400 - 1e-9
+    if row is not None and max(row) > min(row):
+        even = uniform_answer(table)
+        assert MatrixRules().judge(game, reply(even.row, even.col))[0] < 1
 
 
 def test_the_threshold_itself_is_a_success():

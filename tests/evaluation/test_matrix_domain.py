@@ -107,6 +107,57 @@ def test_no_record_counts_as_a_reply_that_cannot_be_read():
     assert "dense/2/residual" not in figures and figures["dense/2/reward"] == 0.0
 
 
+def test_figures_have_intervals_unless_games_are_repeated():
+    """Ends are Wilson's; [z² / (n + z²)] is the lower end for n of n."""
+    tasks = DOMAIN.evaluation_tasks(4, seed=0)
+    records = DOMAIN.baseline_records(tasks)["best_known"]
+    figures = DOMAIN.figures(tasks, records)
+    assert figures["success"] == figures["valid"] == 1.0
+    assert figures["dense/2/success_low"] == pytest.approx(4 / (4 + 1.959964**2), abs=1e-6)
+    assert figures["success_low"] == pytest.approx(12 / (12 + 1.959964**2), abs=1e-6)
+    assert figures["dense/2/residual_low"] <= figures["dense/2/residual"]
+    twice = DOMAIN.figures([t for t in tasks for _ in "ab"], [r for r in records for _ in "ab"])
+    assert not [name for name in twice if name.endswith(("_low", "_high"))]
+    assert twice == {name: figures[name] for name in twice}
+
+
+def test_curves_of_known_answers():
+    """Of three 2x2 and three 3x3 games each: solved, as far off as uniform play, not readable."""
+    domain = MatrixBenchmark(arms=("dense/3", "dense/2"))
+    tasks = domain.evaluation_tasks(3, seed=0)
+    best, uniform = (domain.baseline_records(tasks)[name] for name in ("best_known", "uniform"))
+    records = [best[0], uniform[1], None, None, uniform[4], uniform[5]]
+    curves = domain.curves(tasks, records)
+    by_size = curves["Success by size, dense games"]
+    far = [uniform[place]["residual"] for place in (1, 4, 5)]
+    assert min(far) > 0.1  # no success at the threshold
+    assert by_size.x == [2, 3] and by_size.y == [0.0, 1 / 3]
+    assert set(curves) == {"Success by size, dense games", "Success by threshold, dense/3",
+                           "Success by threshold, dense/2"}  # fmt: skip
+    for arm, residuals in (("dense/3", [best[0]["residual"], far[0]]), ("dense/2", far[1:])):
+        x, y, x_label, _ = curves[f"Success by threshold, {arm}"]
+        assert (x[0], x[-1], len(x)) == (0.0, 0.5, 51) and "NashConv" in x_label
+        for threshold, share in zip(x, y, strict=True):
+            solved = sum(residual <= threshold + 1e-9 for residual in residuals)
+            assert share == pytest.approx(solved / 3)
+    # One size is no curve over sizes.
+    assert "Success by size, dense games" not in DOMAIN.__class__(arms=("dense/2",)).curves(
+        tasks[3:], records[3:]
+    )
+
+
+def test_baselines_record_what_an_environment_would():
+    tasks = DOMAIN.evaluation_tasks(3, seed=1)
+    records = DOMAIN.baseline_records(tasks)
+    for task, record in zip(tasks, records["best_known"], strict=True):
+        _, said = MatrixRules().judge(task, reply(record["row"], record["col"]))
+        assert set(said) == set(record) and said["status"] == record["status"] == "valid"
+        for name in ("row", "col", "residual"):
+            assert said[name] == pytest.approx(record[name], abs=1e-12)
+    for player, figures in DOMAIN.baselines(tasks).items():
+        assert figures == DOMAIN.figures(tasks, records[player])
+
+
 def test_baselines_of_the_same_games():
     figures = DOMAIN.baselines(DOMAIN.evaluation_tasks(20, seed=0))
     assert set(figures) == {"uniform", "best_pure", "best_known"}

@@ -56,6 +56,10 @@ def test_rows_say_what_the_replies_are():
     assert row["valid"][0] == pytest.approx(2 / 3) and row["success"][0] == pytest.approx(1 / 3)
     assert row["baselines"]["uniform"]["success"][0] == 1
     assert row["baselines"]["best_pure"]["success"][0] == 0
+    # Of three answers one is off by 0.01 of the range, one by 0.505.
+    assert row["curve"]["0"] == 0 and row["curve"]["0.01"] == pytest.approx(1 / 3)
+    assert row["curve"]["0.5"] == pytest.approx(1 / 3) and len(row["curve"]) == 51
+    assert row["baselines"]["uniform"]["curve"]["0"] == 1
     statuses = [each["status"] for each in record["replies"]["rps"]]
     assert statuses == ["valid", "valid", "not_parsable"]
     first, second, third = record["replies"]["rps"]
@@ -66,6 +70,10 @@ def test_rows_say_what_the_replies_are():
     table = render_table(record)
     assert "33%" in table and "0.2 of the payoff range" in table
     assert "games without an answer, which are left out: 1." in table
+    # Baselines stand in the same line, and the label says which measure it is.  F22
+    assert "uniform  saddle  best pure  exact" in table and "NashConv" in table
+    assert table.splitlines()[1].split()[-4:] == ["100%", "100%", "0%", "100%"]
+    assert "not halved" in table and "exploitability" not in table
     assert len({len(line) for line in table.splitlines()[:2]}) == 1
 
 

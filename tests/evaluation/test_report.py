@@ -1,11 +1,11 @@
 """The report page: complete, honest about gaps, self-contained, escaped."""
 
-import html.parser
 import json
 import re
 import shutil
 
 import pytest
+from report_pages import checked_page
 
 from sepo_jax.domains import Kuhn
 from sepo_jax.evaluation import read_run, write_report
@@ -18,52 +18,8 @@ from sepo_jax.sepo import SepoWeights
 from sepo_jax.sepo.exact import exact_terms
 
 
-class _Checker(html.parser.HTMLParser):
-    """Collects text, and fails on elements that are not closed or that load something."""
-
-    VOID = ("meta", "br", "img", "link", "path", "use", "rect", "line", "circle", "wbr")
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.text, self.ids = [], [], []
-
-    def handle_starttag(self, tag, attributes):
-        assert tag not in ("script", "link", "img", "iframe", "object", "embed"), tag
-        values = dict(attributes)
-        self.ids += [values["id"]] if "id" in values else []
-        for name in ("src", "href", "xlink:href"):
-            assert values.get(name, "#").startswith("#"), values
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.handle_starttag(tag, attributes)
-        if tag not in self.VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag):
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def _page(directory):
-    """Text of the page, after checks that hold for every page."""
-    source = write_report(directory).read_text(encoding="utf-8")
-    checker = _Checker()
-    checker.feed(source)
-    checker.close()
-    assert checker.open == []
-    sections = [name for name in checker.ids if not re.match(r"^[a-z]+[0-9a-f]{8,}$", name)]
-    assert len(sections) == len(set(sections))
-    assert "@import" not in source and "url(" not in source.replace("url(#", "")
-    return source, " ".join(" ".join(checker.text).split())
-
-
-def test_a_finished_run_gives_a_whole_page(run_directory):
-    source, text = _page(run_directory)
+def test_a_finished_run_gives_a_wholechecked_page(run_directory):
+    source, text = checked_page(run_directory)
     assert "http" not in source
     for part in (
         "Run kuhn-fixture",
@@ -85,7 +41,7 @@ def test_a_finished_run_gives_a_whole_page(run_directory):
 
 
 def test_every_number_stands_beside_its_baselines(run_directory):  # F22
-    _, text = _page(run_directory)
+    _, text = checked_page(run_directory)
     # Uniform play scores 11/12 = 0.9167 (0.4583 halved), and the label says which is which.
     row = text[text.index("NashConv (exact)") :]
     assert row.split("Sum over both seats")[0].split()[-5:] == [
@@ -103,7 +59,7 @@ def test_every_number_stands_beside_its_baselines(run_directory):  # F22
 def test_baselines_of_kuhn_are_shown_before_the_run_has_any(small_run):  # F22
     (small_run / "summary.json").unlink()
     (small_run / "tables.json").unlink()
-    _, text = _page(small_run)
+    _, text = checked_page(small_run)
     assert "0.9167" in text and "no final summary" in text
     assert "uniform 0.9167" in text
 
@@ -132,9 +88,9 @@ def test_match_play_figures_have_exact_baselines(small_run):  # F22
 def test_a_figure_that_its_own_table_contradicts_is_marked(small_run):  # F20
     path = small_run / "summary.json"
     summary = json.loads(path.read_text())
-    assert _page(small_run)[1].count("agrees") == 3
+    assert checked_page(small_run)[1].count("agrees") == 3
     path.write_text(json.dumps({**summary, "sepo/nash_conv": 0.0}))
-    _, text = _page(small_run)
+    _, text = checked_page(small_run)
     assert text.count("agrees") == 2 and "the run says 0.0000" in text and "0.0399" in text
 
 
@@ -146,7 +102,7 @@ def test_missing_files_leave_a_page_that_says_so(small_run, missing):
     names = [p.name for p in small_run.iterdir()] if missing == "everything" else [missing]
     for name in names:
         (small_run / name).unlink()
-    _, text = _page(small_run)
+    _, text = checked_page(small_run)
     for name in names:
         assert f"{name} is not there (yet)." in text
     if missing == "everything":
@@ -164,9 +120,9 @@ def test_missing_files_leave_a_page_that_says_so(small_run, missing):
         {},
     ],
 )
-def test_one_line_of_metrics_gives_a_page(tmp_path, line):
+def test_one_line_of_metrics_gives_achecked_page(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    source, _ = _page(tmp_path)
+    source, _ = checked_page(tmp_path)
     assert "<b> stage" not in source and "<key>" not in source
 
 
@@ -181,7 +137,7 @@ def test_values_that_are_not_finite_are_shown_and_counted(small_run, spelling):
     (small_run / "summary.json").write_text(
         summary.replace('"sepo/utility": 0.11', f'"sepo/utility": {spelling}')
     )
-    _, text = _page(small_run)
+    _, text = checked_page(small_run)
     assert "loss: 2 of 20 values are not finite" in text
 
 
@@ -203,7 +159,7 @@ def test_text_from_the_run_is_escaped(small_run):
         content[f"{attack}/nash_conv"] = 1.0 if name == "summary.json" else {"J": [0.5, 0.4]}
         content["note" + attack] = attack
         (small_run / name).write_text(json.dumps(content))
-    source, text = _page(small_run)
+    source, text = checked_page(small_run)
     assert "<script" not in source and "<img" not in source
     assert "<script>alert('x')</script>" in text  # shown as text
 
@@ -214,11 +170,11 @@ def test_tables_of_another_game_are_listed_plainly(small_run):
         "sft": {f"set {i}": [0.5, 0.5, 0] for i in range(79)},
     }
     (small_run / "tables.json").write_text(json.dumps(tables))
-    _, text = _page(small_run)
+    _, text = checked_page(small_run)
     assert "Ks: – 0.200, 0.300, 0.500" in text and "sets are shown" not in text
     tables["sft"] |= {f"set {i}": [0.5, 0.5, 0] for i in range(79, 90)}
     (small_run / "tables.json").write_text(json.dumps(tables))
-    _, text = _page(small_run)
+    _, text = checked_page(small_run)
     assert "The first 80 of 91 sets are shown" in text and "Ks:" not in text
 
 
@@ -227,7 +183,7 @@ def test_half_of_nash_conv_is_named_exploitability_only_in_kuhn(small_run):
     (small_run / "config.json").write_text(json.dumps({"domain": {"name": "auction"}}))
     (small_run / "tables.json").unlink()
     assert "exploitability" not in with_baselines(read_run(small_run))["sepo"]
-    _, text = _page(small_run)
+    _, text = checked_page(small_run)
     assert "Half of this number" not in text and "Exploitability (exact)" not in text
 
 
@@ -251,10 +207,10 @@ HUGE = "1" + "0" * 400
         ),
     ],
 )
-def test_no_number_breaks_the_page(small_run, name, lines, shown):
+def test_no_number_breaks_thechecked_page(small_run, name, lines, shown):
     with open(small_run / name, "a", encoding="utf-8") as file:
         file.write("".join(f"{line}\n" for line in lines))
-    _, text = _page(small_run)
+    _, text = checked_page(small_run)
     assert shown in text and "could not be drawn" not in text
 
 
@@ -262,7 +218,7 @@ def test_a_weight_beyond_floats_leaves_a_dash(small_run):
     config = json.loads((small_run / "config.json").read_text())
     config["sepo"] |= {"exploitability_weight": int(HUGE), "collusion_weight": 0}
     (small_run / "config.json").write_text(json.dumps(config | {"sft": {}}))
-    _, text = _page(small_run)
+    _, text = checked_page(small_run)
     assert "could not be drawn" not in text and "NashConv (exact)" in text
 
 
@@ -271,7 +227,7 @@ def test_a_section_that_fails_becomes_a_note(small_run, monkeypatch):
         raise RuntimeError("odd <content>")
 
     monkeypatch.setattr("sepo_jax.evaluation.report.samples_section", broken)
-    source, text = _page(small_run)
+    source, text = checked_page(small_run)
     assert "This section could not be drawn: RuntimeError: odd <content>" in text
     assert "<content>" not in source and "NashConv over training" in text and "Versions" in text
 
@@ -283,12 +239,12 @@ def test_a_broken_table_is_reported_not_guessed(small_run):
     tables["sft"]["K"] = ["NaN", 0.5]
     del tables["untrained"]["Q"]
     path.write_text(json.dumps(tables))
-    _, text = _page(small_run)
+    _, text = checked_page(small_run)
     assert "does not sum to 1" in text and "holds NaN" in text and "have no row: Q" in text
 
 
 def test_failures_are_counted(run_directory):
-    _, text = _page(run_directory)
+    _, text = checked_page(run_directory)
     # invalid_replies is 1 at steps 17, 34, 51, 68 of 80.
     assert "invalid_replies 4 of 80 1.0000 0.0000" in text
     assert "skipped_updates 0 of 80" in text
@@ -302,7 +258,7 @@ def test_match_play_is_shown_from_evaluation_json(small_run):
         "matches": [match, {**match, "opponent": "AlwaysBet", "low": -0.2, "high": 0.0}, "odd"],
     }
     (small_run / "evaluation.json").write_text(json.dumps(record))
-    _, text = _page(small_run)
+    _, text = checked_page(small_run)
     assert "[-0.200, 0.000]" in text and "AlwaysBet" in text
     assert "from 100 hands" in text and "lies outside this interval" in text
 

@@ -184,6 +184,51 @@ def test_keys_decide_everything():
         assert not np.array_equal(function(KEY), function(other))
 
 
+def philox(counter, key):
+    """Four words of Philox 4x64 after ten rounds, from the definition (Salmon et al., SC 2011)."""
+    mask, (c0, c1, c2, c3), (k0, k1) = 2**64 - 1, counter, key
+    for _ in range(10):
+        first, second = 0xD2E7470EE14C6C93 * c0, 0xCA5A826395121157 * c2
+        c0, c1 = (second >> 64) ^ c1 ^ k0, second & mask
+        c2, c3 = (first >> 64) ^ c3 ^ k1, first & mask
+        k0, k1 = (k0 + 0x9E3779B97F4A7C15) & mask, (k1 + 0xBB67AE8584CAA73B) & mask
+    return c0, c1, c2, c3
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_numbers_are_those_of_philox_under_the_bits_of_the_key(impl):
+    # The known answer that its authors give for counter 0 and key 0.
+    assert philox((0, 0, 0, 0), (0, 0))[0] == 0x16554D9ECA36314C
+    key = jax.random.key(12345, impl=impl)
+    words = [int(word) for word in jax.random.key_data(key)] + [0, 0]
+    pair = words[0] + (words[1] << 32), words[2] + (words[3] << 32)
+    # Numpy counts from 1; 53 bits make a number below 1.
+    raw = [word for block in (1, 2) for word in philox((block, 0, 0, 0), pair)]
+    expected = [2 * (word >> 11) / 2**53 - 1 for word in raw]
+    np.testing.assert_array_equal(dense(key, 2, 2, 2, decimals=None).ravel(), expected)
+
+
+def test_drawing_compiles_nothing():
+    seen = []
+
+    def listen(name, *_, **__):
+        seen.append(name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        jax.jit(lambda x: x + 1)(np.zeros(17)).block_until_ready()
+        compiled = [name for name in seen if "compile" in name]
+        assert compiled  # the listener hears compilations
+        seen.clear()
+        games = dense(KEY, 3, 2, 2)
+        pad_dominated(KEY, games, 4, 5)
+        pad_random(KEY, games, 5, 4)
+        permute(KEY, perturb(KEY, games, 0.1))
+        assert not set(compiled) & set(seen)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
 def test_empty_batches():
     games = dense(KEY, 0, 2, 2)
     assert games.shape == (0, 2, 2)
@@ -249,6 +294,7 @@ def test_parts_depend_on_the_game_and_the_seed_alone():
     [
         (lambda: dense(KEY, -1, 2, 2), "count=-1"),
         (lambda: dense(KEY, 1, 0, 2), "m=0"),
+        (lambda: dense(jax.random.split(KEY, 3), 1, 2, 2), r"keys of shape \[3\]; give a single"),
         (lambda: dense(KEY, 1, 2, 2, low=1, high=1), "low=1, high=1"),
         (lambda: dense(KEY, 1, 2, 2, high=np.inf), "high=inf"),
         (lambda: pad_dominated(KEY, np.zeros((3, 3)), 2, 4), "at least 3x3"),

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrix_games import RPS, plain_gains, random_game
+from matrix_games import (
+    RPS,
+    exact_residual,
+    moved_games,
+    plain_gains,
+    random_game,
+    rounding,
+)
 
 from sepo_jax.games import matrix
 from sepo_jax.games.matrix import bimatrix_gains, nash_conv
@@ -147,13 +154,51 @@ def test_gains_are_never_negative_and_seats_swap(seed, shape):
     )
 
 
-@settings(deadline=None, max_examples=30)
-@given(seed=st.integers(0, 10**6), scale=st.sampled_from([1e-3, 1.0, 1e3]))
-def test_scale_and_offset(seed, scale):
-    payoffs, row, col = random_game((3, 4), seed)
-    base = float(nash_conv(payoffs, row, col))
-    moved = float(nash_conv(scale * payoffs + 3, row, col))
-    np.testing.assert_allclose(moved, scale * base, atol=1e-5 * max(scale, 3))
+@settings(deadline=None, max_examples=150)
+@given(moved_games())
+def test_any_scale_and_offset(game):
+    """NashConv of s A + c, as rounded: that of exact fractions; and s times that of A."""
+    table, moved, row, col = game
+    spread = np.ptp(moved)
+    found = float(nash_conv(moved, row, col))
+    assert found == pytest.approx(exact_residual(moved, row, col) * spread, abs=3e-6 * spread)
+    gains = np.asarray(bimatrix_gains(moved, -moved, row, col))
+    assert (gains >= 0).all() and gains.sum() == pytest.approx(found, abs=3e-6 * spread)
+    assert float(matrix.exploitability(moved, row, col)) == pytest.approx(found / 2, rel=1e-6)
+    if (loose := rounding(table, moved)) < 0.1:
+        assert found / spread == pytest.approx(exact_residual(table, row, col), abs=loose + 3e-6)
+
+
+# F05 and F21 whatever the unit: neither an offset nor other games of a batch hide a difference.
+@pytest.mark.parametrize(
+    ("scale", "offset"), [(1, 0), (1e-9, 0), (1e12, 0), (1e-4, 1e6), (1e-3, -1e6), (1, 1e12)]
+)
+def test_sums_and_seats_are_compared_in_units_of_the_game(scale, offset):
+    dilemma = np.array([[5, 0], [10, 1]])
+    first, second = scale * dilemma + offset, scale * dilemma.T + offset
+    matrix.require_symmetric(first, second)
+    with pytest.raises(ValueError, match="general-sum"):
+        matrix.constant_sum(first, second)
+    with pytest.raises(ValueError, match="not symmetric"):
+        matrix.require_symmetric(first, offset - scale * dilemma)
+    rock = scale * RPS + offset
+    matrix.require_symmetric(rock, 2 * offset - rock)
+    assert matrix.constant_sum(rock, offset / 2 - rock) == pytest.approx(offset / 2, abs=1e-3)
+    if offset == 0:
+        huge, small = 1e15 * RPS * scale, scale * np.pad(dilemma, (0, 1))
+        with pytest.raises(ValueError, match=r"not symmetric: at row 0, column 0"):
+            matrix.require_symmetric(np.stack([huge, small]))
+        with pytest.raises(ValueError, match="general-sum"):
+            matrix.constant_sum(np.stack([huge, small]), np.stack([-huge, small.T]))
+
+
+def test_padding_is_no_part_of_the_comparison():
+    mask = np.array([True, True, True, False])
+    padded = np.pad(RPS + 1e6, (0, 1), constant_values=np.nan)
+    matrix.require_symmetric(padded, 2e6 - padded, mask)
+    padded[0, 1] += 1e-3
+    with pytest.raises(ValueError, match="row 1, column 0"):
+        matrix.require_symmetric(padded, np.pad(1e6 - RPS, (0, 1)), mask)
 
 
 # Bad input.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matrix_games import RPS, plain_gains, random_game
 
-from sepo_jax.games import matrix
+from sepo_jax.games import matrix, solve_zero_sum
 from sepo_jax.games.matrix import bimatrix_gains, exploitability, nash_conv
 
 
@@ -146,6 +146,12 @@ GAMES = {
         [((1, 0), (1, 0)), ((0, 1), (0, 1)), ((1 / 2, 1 / 2), (1 / 2, 1 / 2))],
         3,
     ),
+    "chicken, other payoffs": (
+        [[0, 7], [2, 6]],
+        [[0, 2], [7, 6]],
+        [((1, 0), (0, 1)), ((0, 1), (1, 0)), ((1 / 3, 2 / 3), (1 / 3, 2 / 3))],
+        3,
+    ),
     "chicken": ([[0, 4], [1, 3]], [[0, 1], [4, 3]], [((1 / 2, 1 / 2), (1 / 2, 1 / 2))], 3),
     "battle of the sexes": (
         [[3, 0], [0, 2]],
@@ -177,6 +183,60 @@ def test_known_equilibria_have_no_gain(name):
     # Other profiles do gain: the check can fail.
     _, rows, cols = random_game(first.shape, 0, (5,))
     assert (np.asarray(bimatrix_gains(first, second, rows, cols)).sum(-1) > 1e-3).all()
+
+
+def vertices(table):
+    """Vertices other than 0 of {x >= 0, table x <= 1}, as strategies; payoffs are above 0."""
+    size = table.shape[1]
+    left = np.vstack([table, -np.eye(size)])
+    right = np.append(np.ones(len(table)), np.zeros(size))
+    for chosen in map(list, itertools.combinations(range(len(left)), size)):
+        if abs(np.linalg.det(left[chosen])) < 1e-9:
+            continue
+        x = np.linalg.solve(left[chosen], right[chosen])
+        if x.max() > 1e-9 and (left @ x <= right + 1e-9).all():
+            yield (x / x.sum()).round(9)
+
+
+# F11 (Nashpy #82): eight equilibria. Equilibria that mix no others are pairs of vertices of the two
+# best-response polytopes, so trying all pairs finds them; a constant keeps the payoffs above 0.
+def test_the_checker_finds_all_eight_equilibria():
+    first, second, listed, _ = GAMES["Nashpy 82"]
+    rows = np.unique(list(vertices((second + 7).T)), axis=0)
+    cols = np.unique(list(vertices(first + 7)), axis=0)
+    gains = np.asarray(bimatrix_gains(first, second, rows[:, None], cols[None])).sum(-1)
+    found = [(rows[i], cols[j]) for i, j in zip(*np.nonzero(gains < 1e-5), strict=True)]
+    assert len(found) == 8 and gains[gains >= 1e-5].min() > 1e-2
+    for x, y in listed:
+        assert any(np.allclose(x, a) and np.allclose(y, b) for a, b in found)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_coordination_has_an_equilibrium_for_every_set_of_actions(n):
+    """2^n - 1 of them (gambit test_nash)."""
+    assert len(support_enumeration(np.eye(n), np.eye(n))) == 2**n - 1
+
+
+def test_nash_averaging_rates_strategies_against_the_equilibrium():
+    table = np.array([[0, -1, -1], [1, 0, -1], [1, 1, 0]])
+    np.testing.assert_allclose(table @ solve_zero_sum(table).col, [-1, -1, 0], atol=1e-12)
+
+
+# A correlated equilibrium is followed: given what a player is told, the other's conditional mix
+# leaves nothing to gain. Of all, (C, C) 1/2 and the off-diagonals 1/4 have the largest sum, 10.5.
+@pytest.mark.parametrize(
+    ("both_swerve", "welfare", "gain"),
+    [(0.5, 10.5, 0), (0.6, 10.8, 0.25)],  # told C: the other is at D with .2 / .8; 7 * .75 - 5
+)
+def test_recommendations_of_a_correlated_equilibrium_are_followed(both_swerve, welfare, gain):
+    first, second, *_ = map(np.array, GAMES["chicken, other payoffs"][:2])
+    weights = np.array([[0, (1 - both_swerve) / 2], [(1 - both_swerve) / 2, both_swerve]])
+    assert (weights * (first + second)).sum() == pytest.approx(welfare)
+    told = np.eye(2)
+    row_gains = bimatrix_gains(first, second, told, weights / weights.sum(1, keepdims=True))[:, 0]
+    given = (weights / weights.sum(0)).T
+    col_gains = bimatrix_gains(first, second, given, told)[:, 1]
+    np.testing.assert_allclose([max(row_gains), max(col_gains)], gain, atol=1e-6)
 
 
 def test_all_zero_game():

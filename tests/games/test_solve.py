@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix_games import exact_residual, moved_games, rounding
 from zero_sum_games import KNOWN, NASHPY_39, RPS, THIRD, check, nashpy_60
 
 from sepo_jax.games import matrix, solve, solve_exact, solve_zero_sum
@@ -23,6 +24,10 @@ def test_known_games(name, method):
         if known is not None:
             np.testing.assert_allclose(found, known, atol=1e-9)
     assert bool(equilibrium.exact) == (method == "exact")
+
+
+def test_duplicated_rows_share_their_probability():
+    assert solve_zero_sum(KNOWN["duplicate row"][0]).row[:2].sum() == pytest.approx(1 / 2)
 
 
 @pytest.mark.parametrize("name", ["Nashpy 41", "Nashpy 39"])
@@ -102,6 +107,23 @@ def test_offsets(offset):
     equilibrium = solve_zero_sum(np.array([[4.0, 1.0], [1.0, 2.0]]) + offset)
     np.testing.assert_allclose(equilibrium.row, [1 / 4, 3 / 4], atol=1e-12)
     np.testing.assert_allclose(equilibrium.value - offset, 7 / 4, atol=abs(offset) * 1e-15)
+
+
+@settings(deadline=None, max_examples=150)
+@given(moved_games())
+def test_any_scale_and_offset(game):
+    """The value is that of exact arithmetic on the rounded payoffs; the strategies solve them, and
+    up to rounding the game without scale and offset."""
+    table, moved, *_ = game
+    solution = solve_zero_sum(moved)
+    spread, loose = np.ptp(moved), rounding(table, moved)
+    exact = solve_exact([[Fraction(cell) for cell in row] for row in moved.tolist()])
+    error = float(Fraction(float(solution.value)) - exact.value)
+    assert abs(error) <= 1e-12 * spread + np.spacing(np.abs(moved).max())
+    assert exact_residual(moved, solution.row, solution.col) <= 1e-12
+    assert solution.relative_nash_conv <= 1e-12
+    if loose < 0.1:
+        assert exact_residual(table, solution.row, solution.col) <= 1e-12 + 2 * loose
 
 
 @settings(deadline=None, max_examples=30)
@@ -194,6 +216,9 @@ def test_exact_solver_refuses(payoffs):
 
 # F05: a constant-sum game is handled, a general-sum one has no value.
 def test_constant_sum_and_general_sum():
+    dilemma = np.array([[5, 0], [10, 1]]) * 1e-4
+    with pytest.raises(ValueError, match="general-sum"):
+        solve_zero_sum(dilemma + 1e6, col_payoffs=dilemma.T + 1e6)
     shifted = np.array(RPS) + 1
     equilibrium = solve_zero_sum(shifted, col_payoffs=2 - shifted)
     np.testing.assert_allclose(equilibrium.value, 1, atol=1e-12)
@@ -207,12 +232,22 @@ def test_symmetric_games():
     equilibrium = solve_zero_sum(NASHPY_39, symmetric=True)
     np.testing.assert_array_equal(equilibrium.row, equilibrium.col)
     check(NASHPY_39, equilibrium)
+    # Padding is no part of the comparison.
+    rock, mask = np.pad(np.array(RPS) + 1e6, (0, 1), constant_values=np.nan), np.arange(4) < 3
+    padded = solve_zero_sum(rock, mask, mask, col_payoffs=2e6 - rock, symmetric=True)
+    np.testing.assert_allclose(padded.col, [THIRD] * 3 + [0], atol=1e-9)
     shifted = np.array(RPS) + 1
     assert solve_zero_sum(shifted, col_payoffs=2 - shifted, symmetric=True).value == pytest.approx(
         1
     )
     with pytest.raises(ValueError, match="not symmetric"):
         solve_zero_sum([[4, 1], [1, 2]], symmetric=True)
+    # Nor is a seat assumed where another game of the batch is large, or an offset hides the seats.
+    with pytest.raises(ValueError, match="not symmetric"):
+        solve_zero_sum([np.array(RPS) * 1e12, np.diag([4, 1, 2])], symmetric=True)
+    hidden = np.diag([4e-4, 1e-4])
+    with pytest.raises(ValueError, match="not symmetric"):
+        solve_zero_sum(1e6 + hidden, col_payoffs=1e6 - hidden, symmetric=True)
 
 
 def test_bad_input():

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from training.parity_tasks import Parity
 
 from sepo_jax.domains import Kuhn
 from sepo_jax.domains.ipd import IteratedPrisonersDilemma
@@ -47,6 +48,11 @@ def test_every_game_has_its_own_weights_and_scale():
 def test_keys_of_a_single_game_have_no_prefix():
     (task,) = make_tasks(settings_of(), Kuhn())
     assert task.label == {} and task.prefixed({"safety": 1.0}) == {"safety": 1.0}
+
+
+def test_a_domain_of_tasks_has_no_games():
+    with pytest.raises(ValueError, match=r"'parity' has tasks and no games.*summary\.json"):
+        make_tasks(settings_of(), Parity())
 
 
 def test_evaluation_may_weigh_otherwise_than_training():
