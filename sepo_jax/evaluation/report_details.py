@@ -44,7 +44,7 @@ def _sample(sample: dict[str, Any]) -> Html:
     record = sample.get("record")
     fields = {key: value for key, value in sample.items() if key != "record"}
     for key, value in (fields | (record if isinstance(record, Mapping) else {})).items():
-        if key == "stage":
+        if key == "stage" or value is None:
             continue
         if key == "messages" and isinstance(value, list):
             turns += [_message(message) for message in value]
