@@ -157,8 +157,10 @@ class AlgorithmSettings:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerSettings:
-    """AdamW behind a global-norm clip; the same optimizer serves both stages."""
+    """AdamW behind a global-norm clip, or Muon for the layers' projections and AdamW for the rest
+    (see `update.make_optimizer`); the same optimizer serves all stages."""
 
+    name: str = "adamw"
     beta1: float = 0.9
     beta2: float = 0.95
     epsilon: float = 1e-8

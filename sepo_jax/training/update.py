@@ -14,10 +14,15 @@ import chex
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 from ..losses import Mean
+from ..names import check_option
+from ..policy.lora import LEAVES
 from .settings import OptimizerSettings
 from .trainable import join
+
+OPTIMIZERS = ("adamw", "muon")
 
 
 class TrainState(NamedTuple):
@@ -43,25 +48,54 @@ def make_optimizer(
     steps: int,
     final_learning_rate: float,
 ) -> optax.GradientTransformation:
-    """AdamW behind a clip of the global gradient norm; linear warm-up, then linear decay.
+    """AdamW or Muon behind a clip of the global gradient norm; linear warm-up, then linear decay.
 
     The rate reaches `learning_rate` after `warmup_steps` and `final_learning_rate` after `steps`.
+
+    Muon (Jordan et al. 2024) moves each projection of the layers by the nearest orthogonal matrix
+    to its momentum, times 0.2 sqrt(max(inputs, outputs)), which is about the root mean square of an
+    AdamW update (arXiv 2502.16982), so that one rate fits both; all other parameters keep AdamW.
+
+    Raises:
+      ValueError: an unknown optimizer.
     """
+    check_option("optimizer.name", settings.name, OPTIMIZERS)
     warmup = optax.linear_schedule(
         0.0 if warmup_steps else learning_rate, learning_rate, warmup_steps
     )
     decay = optax.linear_schedule(learning_rate, final_learning_rate, max(steps - warmup_steps, 1))
     schedule = optax.join_schedules([warmup, decay], [warmup_steps])
-    return optax.chain(
-        optax.clip_by_global_norm(settings.max_gradient_norm),
-        optax.adamw(
+    step = optax.adamw(
+        schedule,
+        b1=settings.beta1,
+        b2=settings.beta2,
+        eps=settings.epsilon,
+        weight_decay=settings.weight_decay,
+    )
+    if settings.name == "muon":
+        muon = optax.contrib.muon(
             schedule,
-            b1=settings.beta1,
-            b2=settings.beta2,
             eps=settings.epsilon,
             weight_decay=settings.weight_decay,
-        ),
-    )
+            muon_weight_dimension_numbers=functools.partial(
+                jax.tree.map, lambda leaf: optax.contrib.MuonDimensionNumbers(1, 2)
+            ),
+            consistent_rms=0.2,
+        )
+        step = optax.partition({True: muon, False: step}, _are_projections)
+    return optax.chain(optax.clip_by_global_norm(settings.max_gradient_norm), step)
+
+
+def _are_projections(params: chex.ArrayTree) -> chex.ArrayTree:
+    """Whether each leaf is a stack [layers, inputs, outputs] of projections or of their adapters;
+    the kernels of convolutions look alike and are none."""
+
+    def is_one(path: tuple, leaf: chex.Array) -> bool:
+        names = [str(getattr(part, "key", part)) for part in path]
+        stacked = "layers" in names and leaf.ndim == 3 and names[-1] in ("kernel", *LEAVES)
+        return stacked and not any("conv" in name for name in names)
+
+    return jax.tree_util.tree_map_with_path(is_one, params)
 
 
 def init_state(params: chex.ArrayTree, optimizer: optax.GradientTransformation) -> TrainState:

@@ -282,6 +282,62 @@ def test_learning_rate_warms_up_then_decays():
     np.testing.assert_allclose(sizes, [0.0, 0.5, 1.0, 0.5, 0.0], atol=1e-5)
 
 
+def one_change(name, params, seed=0):
+    """What the first step with rate 1 adds to the parameters, for a random gradient."""
+    settings = OptimizerSettings(name=name, max_gradient_norm=1e9)
+    optimizer = make_optimizer(settings, 1.0, 0, 4, 1.0)
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    draws = [jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
+    gradient = jax.tree.unflatten(structure, draws)
+    return jax.jit(optimizer.update)(gradient, optimizer.init(params), params)[0]
+
+
+def test_muon_moves_projections_by_orthogonal_matrices_and_the_rest_as_adam():
+    config = ModelConfig(
+        vocab_size=24, hidden_size=16, num_layers=2, num_heads=4, num_kv_heads=2,
+        intermediate_size=32, layer_types=("linear", "full"), linear_key_heads=2,
+        linear_value_heads=2, linear_key_head_dim=4, linear_value_head_dim=4, linear_conv_width=3,
+    )  # fmt: skip
+    params = Policy(config).init(jax.random.key(0))
+    muon, adam = one_change("muon", params), one_change("adamw", params)
+    moved, kept = 0, 0
+    for (path, change), usual in zip(
+        jax.tree_util.tree_leaves_with_path(muon), jax.tree.leaves(adam), strict=True
+    ):
+        name = jax.tree_util.keystr(path)
+        if "proj" not in name:
+            np.testing.assert_array_equal(change, usual, err_msg=name)
+            kept += 1
+            continue
+        for matrix in change:
+            # The iteration of degree five brings singular values near 1, into [0.68, 1.14].
+            sizes = np.linalg.svd(matrix, compute_uv=False) / (0.2 * max(matrix.shape) ** 0.5)
+            assert sizes.min() > 0.6 and sizes.max() < 1.25, name
+        moved += 1
+    assert moved >= 10 and kept >= 5
+
+
+def test_an_unknown_optimizer_is_refused():
+    with pytest.raises(ValueError, match=r"optimizer\.name 'adam'.*adamw"):
+        make_optimizer(OptimizerSettings(name="adam"), 1e-2, 0, 10, 0.0)
+
+
+@pytest.mark.parametrize("how", [("pmap", 2), ("mesh", 8, 2, 2)])
+def test_muon_on_several_devices_is_muon_on_one(how):
+    results = []
+    for layout in (("single", 1), how):
+        optimizer = make_optimizer(OptimizerSettings(name="muon"), 1e-2, 0, 10, 0.0)
+        parallel = Parallel(ParallelSettings(*layout))
+        make = functools.partial(make_update, optimizer=optimizer)
+        update = parallel.compile_update(make, make_objective(ALGORITHM, POLICY))
+        state = parallel.place(init_state(PARAMS, optimizer))
+        for _ in range(2):
+            state, _ = update(state, {}, make_batch(layout[1], 1))
+        results.append(parallel.fetch(state).params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), *results)
+
+
 def test_every_parameter_has_a_sharding_and_the_big_ones_are_split():
     parallel = Parallel(ParallelSettings("mesh", 8, 2, 2))
     shardings = state_shardings(PARAMS, parallel.mesh)
