@@ -7,10 +7,16 @@ python experiments/evaluate.py --endpoint=http://localhost:8000/v1 --model=<name
 --policy takes a Hugging Face directory, a .gguf file, a named model or a hub id; --run the policy
 of a finished run. An endpoint is any that speaks OpenAI's chat completions; its key, where it wants
 one, is read from the environment variable OPENAI_API_KEY. A table is printed, and everything with
-all replies goes to one JSON file.
+all replies goes to one JSON file. With --table=<name> the rows also go to the results table
+experiments/results/<name>.json, under the name that --label gives the model; rows of other models
+in it stay.
 """
 
+import importlib.metadata
 import json
+import shlex
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from absl import flags
@@ -18,13 +24,16 @@ from absl import flags
 from sepo_jax.evaluation.endpoint import Endpoint
 from sepo_jax.evaluation.files import replace_text
 from sepo_jax.evaluation.matrix_report import (
+    RESULT_COLUMNS,
     endpoint_replies,
     judge_replies,
+    merge_result_rows,
     policy_replies,
     render_table,
+    result_rows,
 )
 from sepo_jax.evaluation.matrix_tasks import ARMS, benchmark_tasks
-from sepo_jax.evaluation.results import source_commit
+from sepo_jax.evaluation.results import load_result, source_commit, write_result
 from sepo_jax.policy import Sampling, load
 
 ENDPOINT = flags.DEFINE_string("endpoint", "", "base URL, scored on the matrix benchmark")
@@ -37,6 +46,12 @@ OUT = flags.DEFINE_string("out", "", "JSON file of matrix scores; a run's own by
 CONCURRENCY = flags.DEFINE_integer("concurrency", 8, "requests to an endpoint at once", 1)
 TIMEOUT = flags.DEFINE_float("timeout", 120.0, "seconds for one try of a request")
 RETRIES = flags.DEFINE_integer("retries", 4, "further tries of a request", lower_bound=0)
+TABLE = flags.DEFINE_string("table", "", "results table that the matrix scores go to as well")
+LABEL = flags.DEFINE_string("label", "", "what --table calls the model; by default its source")
+RESULTS = flags.DEFINE_string(
+    "results", str(Path(__file__).resolve().parent / "results"), "directory of results tables"
+)
+PACKAGES = ("jax", "flax", "transformers", "numpy")
 FILE = "matrix_scores.json"
 GREEDILY = Sampling(greedy=True)
 
@@ -92,6 +107,38 @@ def score_model(source: Path | None, run: str, seed: int, temperature: float) ->
     print(render_table(record))
     replace_text(out, json.dumps(record, indent=1, allow_nan=False) + "\n")
     print(f"written: {out}")
+    if TABLE.value:
+        print(f"written: {write_table(Path(RESULTS.value) / f'{TABLE.value}.json', record)}")
+
+
+def write_table(path: Path, record: Mapping) -> Path:
+    """Puts the rows of a scored model into a results table.
+
+    Raises:
+      ValueError: the file there is another table.
+    """
+    old = load_result(path) if path.exists() else {"rows": [], "columns": list(RESULT_COLUMNS)}
+    if old["columns"] != list(RESULT_COLUMNS):
+        raise ValueError(f"{path} has the columns {old['columns']}, not {list(RESULT_COLUMNS)}")
+    rows = merge_result_rows(old["rows"], result_rows(record, LABEL.value or record["model"]))
+    commit = record["commit"] if old.get("commit", record["commit"]) == record["commit"] else ""
+    result = {
+        "title": "Matrix games: shares of valid answers and of success, by arm and model.",
+        "command": shlex.join(["python", "experiments/evaluate.py", *sys.argv[1:]]),
+        "seeds": [record["seed"]],
+        "commit": commit or "several",
+        "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
+        "columns": list(RESULT_COLUMNS),
+        "rows": rows,
+        "notes": (
+            "Success: a valid answer whose two-sided residual is at most a tenth of the payoff "
+            "range, with Wilson's 95% interval over the games; the last three columns are the "
+            "successes of uniform play, of the best pure profile and of the exact solver on the "
+            f"same games. Temperature {record['temperature']:g} (0 is greedy). The command is that "
+            "of the last model."
+        ),
+    }
+    return write_result(path, result)
 
 
 def chosen_endpoint(temperature: float) -> Endpoint:

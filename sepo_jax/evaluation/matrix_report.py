@@ -26,7 +26,7 @@ from .matrix_benchmark import (
     score_baselines,
     summarise,
 )
-from .matrix_tasks import BenchmarkGame
+from .matrix_tasks import ARMS, BenchmarkGame
 
 Arms = Mapping[str, Sequence[BenchmarkGame]]
 Replies = Mapping[str, Sequence[str | None]]
@@ -34,6 +34,11 @@ GREEDY = Sampling(greedy=True)
 _HEADINGS = (
     *("arm", "games", "valid", "success", "95% interval", "given valid", "residual", "row's"),
     *("uniform", "saddle", "best pure", "exact"),
+)
+_RESULT_BASELINES = ("uniform", "best_pure", "exact")
+RESULT_COLUMNS = (
+    *("arm", "policy", "games", "valid", "success", "success low", "success high", "given valid"),
+    *("residual", "uniform", "best pure", "exact"),
 )
 
 
@@ -183,6 +188,31 @@ def render_table(record: Mapping[str, Any]) -> str:
         *([f"games without an answer, which are left out: {unanswered}."] if unanswered else []),
     ]
     return "\n".join([*table, *notes])
+
+
+def result_rows(record: Mapping[str, Any], label: str) -> list[list[Any]]:
+    """The rows of `judge_replies` by `RESULT_COLUMNS`, shares and means in four digits.
+
+    Args:
+      record: of `judge_replies`. label: what the rows call the model.
+    """
+    rows = []
+    for row in record["rows"]:
+        given, residual = row["success_given_valid"], row["residual"]
+        players = [row["baselines"][player]["success"][0] for player in _RESULT_BASELINES]
+        numbers = [row["valid"][0], *row["success"], given and given[0], residual and residual[0]]
+        cells = [None if each is None else round(each, 4) for each in [*numbers, *players]]
+        rows.append([row["group"], label, row["count"], *cells])
+    return rows
+
+
+def merge_result_rows(
+    old: Sequence[Sequence[Any]], new: Sequence[Sequence[Any]]
+) -> list[list[Any]]:
+    """Rows of `result_rows`: those of other models and arms stay; sorted by arm, models as they
+    came."""
+    merged = {(row[0], row[1]): list(row) for row in [*old, *new]}
+    return [row for arm in ARMS for key, row in merged.items() if key[0] == arm]
 
 
 def _percent(interval: Sequence[float] | None) -> str:

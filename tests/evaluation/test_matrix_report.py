@@ -10,12 +10,16 @@ from tiny_policies import tiny_policy
 from sepo_jax.domains.matrix_game import anonymous, messages, named, reply
 from sepo_jax.evaluation.endpoint import Endpoint
 from sepo_jax.evaluation.matrix_report import (
+    RESULT_COLUMNS,
     endpoint_replies,
     judge_replies,
+    merge_result_rows,
     policy_replies,
     render_table,
+    result_rows,
 )
 from sepo_jax.evaluation.matrix_tasks import BenchmarkGame
+from sepo_jax.games.solve import solve_zero_sum
 from sepo_jax.policy import Sampling, render, train_tokenizer
 
 RPS = [[0, -1, 1], [1, 0, -1], [-1, 1, 0]]
@@ -75,6 +79,24 @@ def test_rows_say_what_the_replies_are():
     assert table.splitlines()[1].split()[-4:] == ["100%", "100%", "0%", "100%"]
     assert "not halved" in table and "exploitability" not in table
     assert len({len(line) for line in table.splitlines()[:2]}) == 1
+
+
+def test_rows_of_a_results_table():
+    """Half of the games are answered, and well; rows of other models and arms stay."""
+    arms = make_arms((2,), 2)
+    games = arms["dense/2"]
+    solved = solve_zero_sum(games[0].payoffs)
+    texts = {"dense/2": [reply(solved.row, solved.col), "no idea"]}
+    (row,) = result_rows(judge_replies(arms, texts), "mine")
+    found = dict(zip(RESULT_COLUMNS, row, strict=True))
+    assert (found["arm"], found["policy"], found["games"]) == ("dense/2", "mine", 2)
+    assert found["valid"] == found["success"] == 0.5 and found["given valid"] == found["exact"] == 1
+    # Wilson's interval of one in two at 95%: 0.5 -+ 1.96 sqrt(1/8 + 1.96^2/16) / (1 + 1.96^2/2).
+    assert found["success low"] == pytest.approx(0.0945, abs=1e-4)
+    (unread,) = result_rows(judge_replies(arms, {"dense/2": ["no", "no"]}), "other")
+    assert dict(zip(RESULT_COLUMNS, unread, strict=True))["residual"] is None
+    old = [["named", "mine", 9], ["dense/2", "mine", 9], ["dense/2", "other", 9]]
+    assert merge_result_rows(old, [row]) == [row, old[2], old[0]]
 
 
 def test_a_fresh_policy_answers_nothing_that_can_be_read(compile_fast):

@@ -11,6 +11,7 @@ from tiny_policies import tiny_policy
 
 from sepo_jax.domains.matrix_game import anonymous, messages
 from sepo_jax.evaluation.endpoint import KEY_VARIABLE
+from sepo_jax.evaluation.results import load_result
 from sepo_jax.policy import save_hf
 
 ROOT = Path(__file__).parents[2]
@@ -40,9 +41,18 @@ def test_a_checkpoint(small_policy, tmp_path):
         "--count=3",
         "--max_tokens=4",
         "--greedy",
+        "--table=scored",
+        "--label=small",
+        f"--results={tmp_path}",
         directory=tmp_path,
     )
     assert done.returncode == 0, done.stderr
+    table = load_result(tmp_path / "scored.json")
+    assert [row[:4] for row in table["rows"]] == [
+        ["dense/2", "small", 3, 0],
+        ["named", "small", 3, 0],
+    ]
+    assert "--label=small" in table["command"]
     assert "dense/2" in done.stdout and "written: matrix_scores.json" in done.stdout
     record = json.loads((tmp_path / "matrix_scores.json").read_text())
     assert [row["group"] for row in record["rows"]] == ["dense/2", "named"]
