@@ -20,8 +20,8 @@ from sepo_jax.training import matrix_configs as shared
 
 def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     """The config; options of the argument are those of `matrix_configs.matrix_config`."""
-    config = shared.matrix_config("matrix_rl", argument)
-    shared.add_sft(config, argument, expert="random")
+    config = shared.matrix_config("matrix_rl", argument, expert="random")
+    shared.add_sft(config, argument)
     shared.add_rl(config, argument)
     return config
 

@@ -12,23 +12,29 @@ from ..evaluation.matrix_tasks import ARMS, NAMED_ARMS
 from .game_configs import new_config, parse_options, use_adapters, variant
 
 TRAINED = (2, 3)
+# Three games of two actions for each of three: comparing two payoffs is learned first.
+SIZES = (2, 2, 2, 3)
 STAGES = {"sft": "SFT", "rl": "RL"}
 BASELINES = {"uniform": "uniform play", "best_pure": "best pure", "best_known": "exact solver"}
 
 
-def matrix_config(name: str, argument: str | None) -> config_dict.ConfigDict:
+def matrix_config(
+    name: str, argument: str | None, expert: str = "worked"
+) -> config_dict.ConfigDict:
     """The config of a run on matrix games, without any training stage.
 
     Args:
       name: of the run.
       argument: comma-separated options: `policy=fresh|smollm2|<model name, hub id, directory or
-        .gguf>`, `algorithm=<row of the table>`, `runlocal` for a smoke run.
+        .gguf>`, `expert=worked|solver|random`, `algorithm=<row of the table>`, `runlocal` for a
+        smoke run.
+      expert: what is imitated where the argument does not say.
     """
     options = parse_matrix_options(argument)
     config = new_config(name, options["policy"])
-    config.name += variant(options, algorithm="rloo")
+    config.name += variant(options, algorithm="rloo", expert="")
     config.domain.name = "matrix"
-    config.domain.options = {"sizes": TRAINED, "arms": (), "expert": "solver"}
+    config.domain.options = {"sizes": SIZES, "arms": (), "expert": options["expert"] or expert}
     config.algorithm.name = options["algorithm"]
     config.sft.steps, config.sepo.steps, config.rl.steps = 0, 0, 0
     config.sft.held_out = 0.01
@@ -40,7 +46,8 @@ def matrix_config(name: str, argument: str | None) -> config_dict.ConfigDict:
     config.evaluation.every = 250
     config.checkpoint.every = 1000
     if options["policy"] == "fresh":
-        config.policy.individual_digits = True
+        config.policy.individual_digits, config.policy.num_layers = True, 3
+        config.optimizer.name = "muon"
     else:
         use_adapters(config, options["policy"])
         config.rollout.slots = 16
@@ -55,20 +62,18 @@ def matrix_config(name: str, argument: str | None) -> config_dict.ConfigDict:
     return config
 
 
-def add_sft(config: config_dict.ConfigDict, argument: str | None, expert: str = "solver") -> None:
-    """Adds imitation of an expert of `MatrixBenchmark`.
-
-    Few answers teach the form of a reply, many the play.
-    """
+def add_sft(config: config_dict.ConfigDict, argument: str | None) -> None:
+    """Adds imitation of the expert that the options name; of the random one a few steps, which
+    teach the form of an answer."""
     options = parse_matrix_options(argument)
-    config.domain.options.expert = expert
-    config.sft.steps = 2500 if expert == "solver" else 300
-    config.sft.batch_size = 32
-    config.sft.num_decisions = 81_000 if expert == "solver" else 9_600
+    random = config.domain.options.expert == "random"
+    config.sft.batch_size = 16
+    config.sft.steps = 400 if random else 3000
+    config.sft.num_decisions = 8_000 if random else 49_000
     config.sft.learning_rate, config.sft.final_learning_rate = 3e-3, 1e-4
     config.sft.warmup_steps = 50
     if options["policy"] != "fresh":
-        config.sft.steps, config.sft.num_decisions = (60, 600)
+        config.sft.steps, config.sft.num_decisions = 60, 600
         config.sft.batch_size, config.sft.warmup_steps = 8, 4
         config.sft.learning_rate, config.sft.final_learning_rate = 5e-4, 5e-5
     if options["runlocal"]:
@@ -89,7 +94,7 @@ def add_rl(config: config_dict.ConfigDict, argument: str | None) -> None:
 
 def parse_matrix_options(argument: str | None) -> dict[str, Any]:
     """Options of the configs of matrix games."""
-    return parse_options(argument, algorithm="rloo")
+    return parse_options(argument, algorithm="rloo", expert="")
 
 
 def matrix_table(name: str, stage: str, argument: str | None, title: str) -> dict[str, Any]:
