@@ -72,7 +72,8 @@ class Judge:
         self._summary(figures | self._read_summary())
         # There, if empty where no game is walked whole.
         self.directory.add_json("tables.json", {})
-        self.final("untrained", params, 0)
+        if self.settings.evaluation.untrained:
+            self.final("untrained", params, 0)
 
     def exact(self, params: chex.ArrayTree) -> dict[str, float]:
         """Exact NashConv and illegal mass of the policy's action tables, as metrics."""

@@ -38,22 +38,23 @@ def matrix_config(
     config.algorithm.name = options["algorithm"]
     config.sft.steps, config.sepo.steps, config.rl.steps = 0, 0, 0
     config.sft.held_out = 0.01
-    config.rollout.capacity = 1280  # twelve by twelve, a token each digit: up to 1,100
+    # With a token for each digit prompts have up to 910 (twelve by twelve), worked replies 390.
+    config.rollout.capacity = 1408
+    config.rollout.max_action_tokens = 400
     config.rollout.prefill_widths = (128,)
-    config.rollout.max_action_tokens = 144
     config.rollout.row_length = 512
-    config.evaluation.greedy = True
+    config.evaluation.greedy, config.evaluation.tasks = True, 50
     config.evaluation.every = 250
     config.checkpoint.every = 1000
     if options["policy"] == "fresh":
         config.policy.individual_digits, config.policy.num_layers = True, 3
         config.optimizer.name = "muon"
+        config.evaluation.untrained = False  # no reply of a fresh policy can be read
     else:
         use_adapters(config, options["policy"])
         config.rollout.slots = 16
         config.rollout.row_length = 1024
         config.optimizer.micro_batches = 2
-        config.evaluation.tasks = 50
         config.evaluation.every = 20
     if options["runlocal"]:
         config.domain.options.arms = ("dense/2", "dense/4", *NAMED_ARMS)

@@ -230,6 +230,7 @@ class EvaluationSettings:
     match_episodes: int = 200  # episodes against each opponent of each pool
     tasks: int = 100  # of each kind
     task_samples: int = 1  # replies to each task
+    untrained: bool = True  # judge the policy before it is trained, too
     # The likeliest token in place of one drawn at `rollout.temperature`.
     greedy: bool = False
     # (exploitability, collusion, externality) of the safety score; empty = those of training.

@@ -63,7 +63,8 @@ class TaskJudge:
         offered = getattr(self.domain, "baseline_records", None)
         for player, records in (offered(self.tasks) if offered else {}).items():
             self._write_player(player, {"curves": self._curves(self.tasks, records)})
-        self.final("untrained", params, 0)
+        if self.settings.evaluation.untrained:
+            self.final("untrained", params, 0)
 
     def exact(self, params: chex.ArrayTree) -> dict[str, float]:
         """Nothing: tasks are played at the end of a stage."""
