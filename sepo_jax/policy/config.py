@@ -75,6 +75,7 @@ class ModelConfig:
       query_scale: multiplies products of queries and keys; `head_dim ** -0.5` when None.
       final_softcap: logits become c tanh(logits / c); None leaves them.
       tie_embeddings: the output projection is the embedding, transposed.
+      initializer_range: standard deviation of fresh embeddings and of an output projection.
       attention_bias, output_bias: biases of query, key, value; of the attention's output.
       attention_gate: the query projection gives a gate beside each query head, whose sigmoid
         multiplies what attention mixed.
@@ -124,6 +125,7 @@ class ModelConfig:
     query_scale: float | None = None
     final_softcap: float | None = None
     tie_embeddings: bool = True
+    initializer_range: float = 0.02
     attention_bias: bool = False
     output_bias: bool = False
     attention_gate: bool = False

@@ -52,7 +52,7 @@ class Ends(nn.Module):
             width,
             dtype=DTYPES[config.compute_dtype],
             param_dtype=DTYPES[config.param_dtype],
-            embedding_init=nn.initializers.normal(0.02),
+            embedding_init=nn.initializers.normal(config.initializer_range),
         )
 
     def __call__(self, tokens):
@@ -105,7 +105,7 @@ class VocabularyKernel(nn.Module):
     def __call__(self) -> jax.Array:
         config = self.config
         shape = (config.hidden_size, config.vocab_size)
-        normal = nn.initializers.normal(0.02)
+        normal = nn.initializers.normal(config.initializer_range)
         return self.param("kernel", normal, shape, DTYPES[config.param_dtype])
 
 

@@ -42,13 +42,13 @@ def matrix_config(
     config.rollout.capacity = 1408
     config.rollout.max_action_tokens = 400
     config.rollout.prefill_widths = (128,)
-    config.rollout.row_length = 512
+    config.rollout.row_length = 256
     config.evaluation.greedy, config.evaluation.tasks = True, 50
     config.evaluation.every = 250
     config.checkpoint.every = 1000
     if options["policy"] == "fresh":
         config.policy.individual_digits, config.policy.num_layers = True, 3
-        config.optimizer.name = "muon"
+        config.policy.initializer_range, config.optimizer.name = 0.1, "muon"
         config.evaluation.untrained = False  # no reply of a fresh policy can be read
     else:
         use_adapters(config, options["policy"])
@@ -69,8 +69,8 @@ def add_sft(config: config_dict.ConfigDict, argument: str | None) -> None:
     options = parse_matrix_options(argument)
     random = config.domain.options.expert == "random"
     config.sft.batch_size = 16
-    config.sft.steps = 400 if random else 3000
-    config.sft.num_decisions = 8_000 if random else 49_000
+    config.sft.steps = 400 if random else 2800
+    config.sft.num_decisions = 8_000 if random else 46_000
     config.sft.learning_rate, config.sft.final_learning_rate = 3e-3, 1e-4
     config.sft.warmup_steps = 50
     if options["policy"] != "fresh":

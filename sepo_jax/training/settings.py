@@ -32,6 +32,7 @@ class PolicySettings:
     num_heads: int = 4
     num_kv_heads: int = 2
     intermediate_size: int = 256
+    initializer_range: float = 0.02  # standard deviation of fresh embeddings
     compute_dtype: str = "float32"
     param_dtype: str = ""  # "" = the checkpoint's own; float32 for a fresh policy
     cache_dtype: str = "float32"

@@ -49,6 +49,7 @@ _FRESH = (
     "num_heads",
     "num_kv_heads",
     "intermediate_size",
+    "initializer_range",
 )
 _MAX_POSITIONS = 4096
 
@@ -204,7 +205,8 @@ _HINT = (
 
 def _refuse_fresh_sizes(settings: PolicySettings) -> None:
     defaults = PolicySettings()
-    changed = [name for name in _FRESH if getattr(settings, name) != getattr(defaults, name)]
+    fresh = (*_FRESH, "individual_digits")
+    changed = [name for name in fresh if getattr(settings, name) != getattr(defaults, name)]
     if changed:
         raise ValueError(
             f"{', '.join(f'policy.{name}' for name in changed)} describe a fresh policy, but "

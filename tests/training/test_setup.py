@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sepo_jax.domains import Kuhn
@@ -21,6 +22,17 @@ from sepo_jax.training.setup import (
 )
 
 KUHN = str(Path(__file__).parents[2] / "configs/sepo/kuhn.py")
+
+
+def test_a_fresh_policy_is_what_its_settings_say():
+    settings = read_settings(
+        {"policy": {"initializer_range": 0.3, "hidden_size": 32, "individual_digits": True}}
+    )
+    policy, params = make_policy(settings, Kuhn())
+    table = np.asarray(params["embed"]["embedding"])
+    # Of some 10,000 draws: the standard error of a deviation is 0.3 / sqrt(20,000) = 0.002.
+    assert abs(table.std() - 0.3) < 0.01
+    assert len(policy.tokenizer.encode("10", add_special_tokens=False)) == 2
 
 
 def test_every_choice_of_a_config_reaches_the_model():
