@@ -1,4 +1,5 @@
-"""Means of samples with intervals: normal approximation, Student's t and bootstrap.
+"""Means of samples with intervals: normal approximation, Student's t and bootstrap; spreads of
+few samples, and differences of rates.
 
 An interval speaks of sampling error only, under independent samples: a caller averages within an
 episode first, because the hands of one match are not independent. Rates have Wilson's interval,
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import chdtri, fdtri, stdtrit
+
+from ..sepo.metrics import Estimate
 
 DEFAULT_LEVEL = 0.95
 _RESAMPLES_PER_CHUNK = 256
@@ -21,13 +24,13 @@ class Interval:
     """An estimate with its interval.
 
     Attributes:
-      mean: the estimate, in the unit of the samples.
+      mean: the estimate, in the unit of the samples; nan where they are too few for any.
       low: lower end of the interval, same unit; -inf when one sample says nothing of the spread.
       high: upper end.
-      standard_error: estimated standard deviation of `mean`; inf where it cannot be estimated.
+      standard_error: estimated standard deviation of `mean`; inf where it is not estimated.
       count: number of independent samples behind the estimate, over all strata.
       level: nominal coverage, 0.95 for a 95% interval.
-      method: "normal", "student" or "bootstrap".
+      method: how it was computed: "normal", "student", "bootstrap", "chi-square", "F", "newcombe".
     """
 
     mean: float
@@ -106,6 +109,81 @@ def seed_interval(values: Sequence[float] | np.ndarray, level: float = DEFAULT_L
     error = float(array.std(ddof=1) / np.sqrt(count))
     margin = float(stdtrit(count - 1, (1.0 + level) / 2.0)) * error
     return Interval(mean, mean - margin, mean + margin, error, count, level, "student")
+
+
+def deviation_interval(
+    values: Sequence[float] | np.ndarray, level: float = DEFAULT_LEVEL
+) -> Interval:
+    """Interval of the standard deviation of a normal quantity from few independent samples.
+
+    s = sqrt(Σ (v - mean)² / (n - 1)); (n - 1) s² / σ² has the chi-square distribution with n - 1
+    degrees of freedom, so the ends are s sqrt((n - 1) / q) with q its (1 ± level) / 2 quantiles.
+
+    Args:
+      values: a figure of each run, [n].
+      level: nominal coverage in (0, 1).
+
+    Returns:
+      The Interval, method "chi-square"; nan in [0, inf] for one run.
+
+    Raises:
+      ValueError: as `seed_interval`.
+    """
+    (array,) = _check((values,), level)
+    free = array.size - 1
+    if not free:
+        return Interval(np.nan, 0.0, np.inf, np.inf, 1, level, "chi-square")
+    spread = float(array.std(ddof=1))
+    # By the probabilities above them.
+    quantiles = chdtri(free, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+    low, high = (float(spread * np.sqrt(free / quantile)) for quantile in quantiles)
+    return Interval(spread, low, high, np.inf, array.size, level, "chi-square")
+
+
+def deviation_ratio_interval(
+    first: Sequence[float] | np.ndarray,
+    second: Sequence[float] | np.ndarray,
+    level: float = DEFAULT_LEVEL,
+) -> Interval:
+    """Interval of the ratio σ1 / σ2 of two normal quantities from independent samples of each.
+
+    s1² σ2² / (s2² σ1²) has the F distribution with n1 - 1 and n2 - 1 degrees of freedom: the ends
+    are s1 / s2 divided by the square roots of its (1 ± level) / 2 quantiles.
+
+    Args:
+      first, second: a figure of each run, [n1] and [n2].
+      level: nominal coverage in (0, 1).
+
+    Returns:
+      The Interval, method "F"; nan in [0, inf] where either has one run or `second` no spread.
+
+    Raises:
+      ValueError: as `seed_interval`.
+    """
+    arrays = _check((first, second), level)
+    count = sum(array.size for array in arrays)
+    spreads = [float(array.std(ddof=1)) if array.size > 1 else np.nan for array in arrays]
+    if np.isnan(spreads).any() or not spreads[1]:
+        return Interval(np.nan, 0.0, np.inf, np.inf, count, level, "F")
+    ratio = spreads[0] / spreads[1]
+    freedom = [array.size - 1 for array in arrays]
+    quantiles = fdtri(*freedom, [(1.0 + level) / 2.0, (1.0 - level) / 2.0])
+    low, high = (float(ratio / np.sqrt(quantile)) for quantile in quantiles)
+    return Interval(ratio, low, high, np.inf, count, level, "F")
+
+
+def rate_difference(first: Estimate, second: Estimate) -> Interval:
+    """Newcombe's interval of the difference of two independent rates (Statistics in Medicine 17,
+    1998, method 10): first - second, at the 95% of `sepo.metrics.rate`.
+
+    With shares p1, p2 and their Wilson intervals [l1, u1], [l2, u2] the ends are
+    p1 - p2 - sqrt((p1 - l1)² + (u2 - p2)²) and p1 - p2 + sqrt((u1 - p1)² + (p2 - l2)²).
+    """
+    difference = first.value - second.value
+    low = difference - np.hypot(first.value - first.low, second.high - second.value)
+    high = difference + np.hypot(first.high - first.value, second.value - second.low)
+    count = first.count + second.count
+    return Interval(difference, float(low), float(high), np.inf, count, DEFAULT_LEVEL, "newcombe")
 
 
 def bootstrap_interval(

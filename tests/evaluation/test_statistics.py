@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sepo_jax.evaluation import statistics
+from sepo_jax.sepo.metrics import rate
 
 
 def test_normal_interval_known_answer():
@@ -100,3 +101,47 @@ def test_seed_interval_is_students():
         statistics.seed_interval([])
     with pytest.raises(ValueError):
         statistics.seed_interval([1.0, np.nan])
+
+
+def test_deviation_interval_is_chi_squares():
+    # 1, 2, 3: s = 1; quantiles of chi-square with 2 degrees of freedom are -2 log(1 - p):
+    # 7.377759 at 0.975, 0.050636 at 0.025.
+    found = statistics.deviation_interval([1.0, 2.0, 3.0])
+    assert found.mean == 1 and found.count == 3
+    assert found.low == pytest.approx((2 / 7.377759) ** 0.5, abs=1e-5)
+    assert found.high == pytest.approx((2 / 0.050636) ** 0.5, rel=1e-4)
+    assert str(statistics.deviation_interval([2.0, 2.0])) == "0.0000 [0.0000, 0.0000]"
+    alone = statistics.deviation_interval([2.0])
+    assert np.isnan(alone.mean) and alone.high == np.inf
+
+
+def test_deviation_ratio_interval_is_fishers():
+    # F with 2 and 2 degrees of freedom has the quantiles p / (1 - p): 39 and 1 / 39.
+    found = statistics.deviation_ratio_interval([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    assert found.mean == 2 and found.count == 6
+    assert (found.low, found.high) == pytest.approx((2 / 39**0.5, 2 * 39**0.5))
+    for first, second in (([1.0], [1.0, 2.0]), ([1.0, 2.0], [3.0]), ([1.0, 2.0], [3.0, 3.0])):
+        found = statistics.deviation_ratio_interval(first, second)
+        assert np.isnan(found.mean) and found.high == np.inf
+    assert statistics.deviation_ratio_interval([3.0, 3.0], [1.0, 2.0]).high == 0
+    with pytest.raises(ValueError, match="no samples"):
+        statistics.deviation_ratio_interval([], [1.0])
+
+
+def test_coverage_of_intervals_of_deviations():
+    # 400 experiments; the standard deviation of a share of 95% is 1.1%.
+    draws = np.random.default_rng(2).normal(size=(400, 12)) * np.repeat([3.0, 1.0], [5, 7])
+    alone = [3.0 in statistics.deviation_interval(each[:5]) for each in draws]
+    ratio = [3.0 in statistics.deviation_ratio_interval(each[:5], each[5:]) for each in draws]
+    assert 0.91 <= np.mean(alone) <= 0.99 and 0.91 <= np.mean(ratio) <= 0.99
+
+
+def test_rate_difference_is_newcombes():
+    # Newcombe 1998, table II, contrast (a), method 10: 56/70 - 48/80 = 0.2 [0.0524, 0.3339].
+    found = statistics.rate_difference(rate(56, 70), rate(48, 80))
+    assert (found.mean, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+    # (h): 10/10 - 0/10 = 1 [0.6075, 1].
+    found = statistics.rate_difference(rate(10, 10), rate(0, 10))
+    assert (found.low, found.high) == pytest.approx((0.6075, 1.0), abs=5e-5)
+    swapped = statistics.rate_difference(rate(0, 10), rate(10, 10))
+    assert (swapped.low, swapped.high) == (-found.high, -found.low)
