@@ -19,7 +19,7 @@ from timed_run import train_timed
 from sepo_jax.evaluation.results import write_result
 from sepo_jax.evaluation.statistics import seed_interval
 from sepo_jax.names import check_option
-from sepo_jax.training.command_line import load_config, load_module, run_main
+from sepo_jax.training.command_line import load_config, load_module, load_sweep, run_main
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = flags.DEFINE_string("config", "", "config file, with an argument after a colon if any")
@@ -51,18 +51,14 @@ def main() -> None:
     """Trains every run of the sweep and tabulates their summaries."""
     if not CONFIG.value:
         raise ValueError("give a config file: --config=configs/sepo/kuhn.py")
-    module = load_module(CONFIG.value)
-    table = module.result(CONFIG.value.partition(":")[2])
-    changes: list[dict] = []
-    module.sweep(lambda **overrides: changes.append(overrides))
+    table = load_module(CONFIG.value).result(CONFIG.value.partition(":")[2])
+    changes = load_sweep(CONFIG.value)
     chosen = ",".join(SEEDS.value)
     if chosen:
         added = [str(each.get("seed")) for each in changes]
         for seed in SEEDS.value:
             check_option("seed", seed, added)
         changes = [each for each in changes if str(each.get("seed")) in SEEDS.value]
-    if not changes:
-        raise ValueError(f"sweep(add) of {CONFIG.value} adds no run")
     if WRITE.value and "runlocal" in CONFIG.value.partition(":")[2].split(","):
         raise ValueError("numbers of runlocal mean nothing: leave out --write or runlocal")
     rows, summary, commits = [], {}, []

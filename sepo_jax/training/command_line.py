@@ -58,6 +58,22 @@ def load_config(value: str) -> Any:
     return module.get_config(argument) if colon else module.get_config()
 
 
+def load_sweep(value: str) -> list[dict[str, Any]]:
+    """What each run that the config file's `sweep(add)` adds changes, in their order.
+
+    Raises:
+      FileNotFoundError: as `load_module`.
+      ValueError: the file defines no `sweep`, or it adds no run.
+    """
+    module = load_module(value)
+    changes: list[dict[str, Any]] = []
+    if hasattr(module, "sweep"):
+        module.sweep(lambda **overrides: changes.append(overrides))
+    if not changes:
+        raise ValueError(f"config file {value} defines no sweep(add) that adds a run")
+    return changes
+
+
 def load_module(value: str) -> Any:
     """The module behind `path.py` or `path.py:argument`.
 

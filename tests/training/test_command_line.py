@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sepo_jax.training.command_line import check_overrides, load_config, parse_argument
+from sepo_jax.training.command_line import (
+    check_overrides,
+    load_config,
+    load_sweep,
+    parse_argument,
+)
 
 ROOT = Path(__file__).parents[2]
 KUHN = str(ROOT / "configs/sepo/kuhn.py")
@@ -40,6 +45,15 @@ def test_overrides_in_a_flag_file_are_checked(tmp_path):  # G04
 def test_a_missing_config_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="no config file"):
         load_config(str(tmp_path / "absent.py"))
+
+
+def test_runs_of_a_sweep(tmp_path):
+    assert load_sweep(f"{KUHN}:runlocal") == [{"seed": seed} for seed in range(3)]
+    path = tmp_path / "mine.py"
+    for text in ("", "def sweep(add):\n    pass\n"):
+        path.write_text(f"def get_config():\n    pass\n{text}")
+        with pytest.raises(ValueError, match=r"defines no sweep\(add\) that adds a run"):
+            load_sweep(str(path))
 
 
 def test_config_arguments():
