@@ -3,10 +3,10 @@
     python experiments/reproduce.py --claim=sepo/constant_penalty
     python experiments/reproduce.py --claim=sepo/all --write
 
-A claim trains the runs it needs, three seeds each, under --runs; runs that exist are gone on
-with, and claims share them. It prints a row: what the paper says, what was found with 95%
-intervals, and the verdict, which is decided by the intervals alone
-(`sepo_jax.evaluation.claims`). With --write the row goes to
+A claim trains the runs it needs under --runs, for the seeds that the sweep of their config names;
+runs that exist, those of `sweep.py` included, are gone on with, and claims share them. It prints a
+row: what the paper says, what was found with 95% intervals, and the verdict, which is decided by
+the intervals alone (`sepo_jax.evaluation.claims`). With --write the row goes to
 experiments/results/claims_<family>.json beside those of other claims, and the figure to
 experiments/results/figures/. The claims are in experiments/claims/.
 """
@@ -15,9 +15,10 @@ import importlib.metadata
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
-from claims import CLAIMS, TITLES, Bench
+from claims import CLAIMS, FAMILIES, NOTES
 from claims.figure import draw_claim
 from tqdm import tqdm
 
@@ -27,7 +28,9 @@ from sepo_jax.training.judge import PACKAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 CLAIM = flags.DEFINE_string("claim", "", "name of a claim, or <family>/all")
-SEEDS = flags.DEFINE_integer("seeds", 3, "how many seeds, from 0", lower_bound=1)
+SEEDS = flags.DEFINE_integer(
+    "seeds", None, "how many seeds, from 0; default: those of the configs' sweeps", lower_bound=1
+)
 RUNS = flags.DEFINE_string("runs", "runs", "directory of all runs")
 RESULTS = flags.DEFINE_string(
     "results", str(ROOT / "experiments" / "results"), "directory of results files"
@@ -36,18 +39,9 @@ WRITE = flags.DEFINE_bool("write", False, "write the row and the figure to --res
 QUICK = flags.DEFINE_bool("quick", False, "a smoke test: a few steps, numbers that mean nothing")
 DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
 
-NOTES = (
-    "Intervals are 95%, Student's t over the seeds; of sampled shares, of the jackknife over "
-    "batches at these seeds' warm starts. A claim holds when every finding that decides, which are "
-    "those with a bound, has its whole interval on that side; it fails when one has it on the "
-    "other side; it is undecided when intervals cross their bounds. Seconds count every run "
-    "of a claim, those shared with other claims included. Seeds and commit are those of the runs "
-    "and results files that were read. Figures: experiments/results/figures."
-)
 
-
-def reproduce(name: str, bench: Bench) -> dict:
-    """Measures one claim and draws its figure; returns its row."""
+def reproduce(name: str, bench: Any) -> dict:
+    """Measures one claim on the bench of its family and draws its figure; returns its row."""
     claim = CLAIMS[name]
     bench.start()
     measured = claim.measure(bench)
@@ -71,17 +65,17 @@ def reproduce(name: str, bench: Bench) -> dict:
 
 def command(name: str) -> str:
     """What measures a claim again."""
-    seeds = "" if SEEDS.value == SEEDS.default else f" --seeds={SEEDS.value}"
+    seeds = "" if SEEDS.value is None else f" --seeds={SEEDS.value}"
     return f"python experiments/reproduce.py --claim={name}{seeds} --write"
 
 
 def write(family: str, rows: Sequence[dict]) -> Path:
     """Merges rows into the results file of a family."""
     heading = {
-        "title": TITLES[family],
+        "title": FAMILIES[family].title,
         "command": command(f"{family}/all"),
         "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
-        "notes": NOTES,
+        "notes": f"{FAMILIES[family].notes} {NOTES}",
     }
     return merge_rows(Path(RESULTS.value) / f"claims_{family}.json", rows, heading, list(CLAIMS))
 
@@ -91,12 +85,15 @@ def main() -> None:
     names = select_claims(CLAIM.value, CLAIMS)
     if WRITE.value and QUICK.value:
         raise ValueError("numbers of --quick mean nothing: leave out --write or --quick")
-    bench = Bench(range(SEEDS.value), Path(RUNS.value), Path(RESULTS.value), quick=QUICK.value)
+    seeds = None if SEEDS.value is None else range(SEEDS.value)
+    family = names[0].partition("/")[0]
+    make = FAMILIES[family].bench
+    bench = make(seeds, Path(RUNS.value), Path(RESULTS.value), quick=QUICK.value)
     for name in tqdm(names, desc="claims"):
         row = reproduce(name, bench)
         tqdm.write(json.dumps(row, indent=1))
         if WRITE.value:
-            tqdm.write(f"wrote {write(name.partition('/')[0], [row])}")
+            tqdm.write(f"wrote {write(family, [row])}")
 
 
 if __name__ == "__main__":

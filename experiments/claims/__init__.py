@@ -1,17 +1,27 @@
 """Claims of the papers, each with what measures it and the rule of its verdict.
 
+    bench = FAMILIES["sepo"].bench(None, Path("runs"), Path("experiments/results"))
     CLAIMS["sepo/constant_penalty"].measure(bench)
 
 A family, the part of a name before the slash, is a module here with its own `CLAIMS`.
 `experiments/reproduce.py` runs them; `sepo_jax.evaluation.claims` has the rule of verdicts.
 """
 
-from .base import Claim, Measured, Panel
+from .base import NOTES, Claim, Family, Measured, Panel
 from .bench import Bench
 from .sepo import CLAIMS as SEPO_CLAIMS
 
-CLAIMS: dict[str, Claim] = {**SEPO_CLAIMS}
-# What stands above the table of a family.
-TITLES = {"sepo": "Claims of SEPO (arXiv 2605.30854) on policies that are trained here."}
+FAMILIES = {
+    "sepo": Family(
+        "Claims of SEPO (arXiv 2605.30854) on policies that are trained here.",
+        "Intervals are 95%, Student's t over the seeds; of sampled shares, of the jackknife over "
+        "batches at these seeds' warm starts.",
+        Bench,
+        SEPO_CLAIMS,
+    ),
+}
+CLAIMS: dict[str, Claim] = {
+    name: claim for family in FAMILIES.values() for name, claim in family.claims.items()
+}
 
-__all__ = ["CLAIMS", "TITLES", "Bench", "Claim", "Measured", "Panel"]
+__all__ = ["CLAIMS", "FAMILIES", "NOTES", "Claim", "Family", "Measured", "Panel"]

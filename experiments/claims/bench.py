@@ -1,4 +1,4 @@
-"""Where claims are measured: runs that are trained once and shared, and play that judges them all.
+"""Where claims of SEPO are measured: runs on the dilemma, and play that judges them all alike.
 
 An arm is a training run of configs/sepo/ipd.py with a few settings changed. All arms of a seed
 start from the same warm start, and all are judged by the same play against the paper's own pools,
@@ -8,23 +8,20 @@ of rounding: where a step has fewer, there are more steps.
 
 import dataclasses
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from timed_run import train_timed
-
 from sepo_jax.domains import IteratedPrisonersDilemma
 from sepo_jax.evaluation import match_play
-from sepo_jax.evaluation.results import source_commit
 from sepo_jax.policy import Sampling
 from sepo_jax.sepo import SepoWeights, objective_value, payoff_scale
 from sepo_jax.training import Settings, read_settings
 from sepo_jax.training.command_line import load_config
 from sepo_jax.training.setup import engine_options, make_policy
 
-ROOT = Path(__file__).resolve().parents[2]
+from .runs import ROOT, Runs
+
 IPD = ROOT / "configs" / "sepo" / "ipd.py"
 KUHN = ROOT / "configs" / "sepo" / "kuhn.py"
 WARM_START = "sft"
@@ -66,55 +63,12 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclasses.dataclass
-class Bench:
-    """Trains and judges what claims ask for; each run once.
-
-    Attributes:
-      seeds: of the runs. runs: directory of all runs. results: directory of results files.
-      quick: steps of a smoke test, whose numbers mean nothing.
-      progress: show progress bars.
-      trained: seconds that this object spent on training so far.
-      used: run directory -> seconds of its training, for all runs asked for since `start`.
-      noted: (revision, seed) of all runs and results files asked for since then.
-    """
-
-    seeds: Sequence[int]
-    runs: Path
-    results: Path
-    quick: bool = False
-    progress: bool = True
-    trained: float = 0.0
-    used: dict[Path, float] = dataclasses.field(default_factory=dict)
-    noted: set[tuple[str, int]] = dataclasses.field(default_factory=set)
+class Bench(Runs):
+    """Trains and judges what claims of the dilemma ask for; each run once."""
 
     def __post_init__(self):
-        self._kept: dict[Any, Any] = {}
-        self._begun = (time.perf_counter(), 0.0)
-
-    def start(self) -> None:
-        """Begins the clock of a claim."""
-        self.used, self.noted = {}, set()
-        self._begun = (time.perf_counter(), self.trained)
-
-    def note(self, commit: str, seeds: Sequence[int]) -> None:
-        """Remembers what was measured: the revision it was run with, and its seeds."""
-        self.noted |= {(commit, seed) for seed in seeds}
-
-    def commit(self) -> str:
-        """Revision of all that was measured since `start`, "several" where there is more than one;
-        that of the source where nothing was."""
-        commits = {commit for commit, _ in self.noted} or {source_commit()}
-        return commits.pop() if len(commits) == 1 else "several"
-
-    def measured_seeds(self) -> list[int]:
-        """Seeds of what was measured since `start`."""
-        return sorted({seed for _, seed in self.noted})
-
-    def seconds(self) -> float:
-        """Time since `start`, every run of the claim counted as if it were trained in it."""
-        begun, trained = self._begun
-        return time.perf_counter() - begun - (self.trained - trained) + sum(self.used.values())
+        super().__post_init__()
+        self.seeds = self.seeds_of(IPD)
 
     @property
     def weights(self) -> SepoWeights:
@@ -144,7 +98,7 @@ class Bench:
 
     def run(self, arm: str, seed: int) -> Path:
         """Directory of a finished run; trained now where it is not there."""
-        return self._train(self.settings(arm, seed))
+        return self.finished(self.settings(arm, seed))[0]
 
     def kuhn_run(self, seed: int) -> Path:
         """Directory of a run on Kuhn poker against the paper's fixed pool."""
@@ -153,20 +107,7 @@ class Bench:
         if self.quick:
             config.sft.steps, config.sepo.steps, config.sft.num_decisions = 2, 2, 100
             config.sepo.groups_per_opponent, config.evaluation.match_episodes = 2, 2
-        return self._train(read_settings(config))
-
-    def _train(self, settings: Settings) -> Path:
-        quick = "quick_" if self.quick else ""
-        path = self.runs / f"{quick}{settings.name}_seed{settings.seed}"
-        if path in self.used:
-            return path
-        begun = time.perf_counter()
-        summary, seconds = train_timed(settings, path, self.progress)
-        spent = time.perf_counter() - begun
-        self.trained += spent
-        self.used[path] = spent if seconds is None else seconds
-        self.note(summary["commit"], [settings.seed])
-        return path
+        return self.finished(read_settings(config))[0]
 
     def figures(self, arm: str, seed: int) -> dict[str, float]:
         """Figures of play against the paper's pools, as in `match_play`, and "cooperation", the
@@ -178,12 +119,6 @@ class Bench:
         if arm != "base":
             self.run(arm, seed)
         return self.once((arm, seed), lambda: self._judge(arm, seed))
-
-    def once(self, key: Any, measure: Callable[[], Any]) -> Any:
-        """What `measure()` gave when it was first asked for under this key."""
-        if key not in self._kept:
-            self._kept[key] = measure()
-        return self._kept[key]
 
     def _judge(self, arm: str, seed: int) -> dict[str, float]:
         settings, domain = self.settings(arm, seed), IteratedPrisonersDilemma()
@@ -231,11 +166,6 @@ class Bench:
 def _weights(settings: Settings) -> tuple[float, float, float]:
     sepo = settings.sepo
     return sepo.exploitability_weight, sepo.collusion_weight, sepo.externality_weight
-
-
-def differences(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """first - second, seed by seed."""
-    return [a - b for a, b in zip(first, second, strict=True)]
 
 
 def by_arm(bench: Bench, figure: str, arms: Mapping[str, str]) -> dict[str, list[float]]:

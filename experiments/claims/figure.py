@@ -1,5 +1,6 @@
 """The figure of a claim: every arm's value for each seed, with the mean and its interval."""
 
+import textwrap
 from pathlib import Path
 
 import matplotlib
@@ -27,6 +28,8 @@ _STYLE = {
     "axes.titlelocation": "left",
 }
 
+_LETTERS = 42  # of a title, that stand above one panel
+
 
 def draw_claim(path: Path, title: str, panels: list[Panel]) -> Path:
     """Writes the panels of a claim side by side as SVG; equal input gives equal bytes.
@@ -42,6 +45,7 @@ def draw_claim(path: Path, title: str, panels: list[Panel]) -> Path:
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(3.6 * wide, rows * (0.9 + 0.34 * most)), layout="constrained")
         figure.patch.set_facecolor("white")  # pages in dark mode show the file as it is
+        title = textwrap.fill(title, _LETTERS * wide)
         figure.suptitle(title, fontsize=9.5, fontweight="bold", color=INK)
         places = figure.subplots(rows, wide, squeeze=False).ravel()
         for axes, panel in zip(places, panels, strict=False):

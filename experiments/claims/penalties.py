@@ -17,14 +17,13 @@ from sepo_jax.sepo import EpisodeArrays, payoff_scale
 from sepo_jax.sepo.episodes import COLLUSIVE, EXPLOITER, TRAIN
 from sepo_jax.sepo.exact import exact_episodes
 
-from .base import Measured, Panel
+from .base import Measured, Panel, mean_of
 from .bench import Bench
 from .sampled import (
     CHARGED,
     EXTERNALITY,
     PARTS,
     difference_of_shares,
-    mean_of,
     mean_share,
     norm_by_credited,
     penalty_part,

@@ -213,9 +213,3 @@ def share_panels(shares: dict[str, list[Share]]) -> list[Panel]:
             1.0,
         ),
     ]
-
-
-def mean_of(values: Sequence[float]) -> Interval:
-    """A mean that is shown without an interval of its own."""
-    mean = float(np.mean(values))
-    return Interval(mean, mean, mean, 0.0, len(values), 0.95, "none")

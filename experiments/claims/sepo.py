@@ -10,8 +10,8 @@ from functools import partial
 from sepo_jax.evaluation.claims import Finding
 from sepo_jax.evaluation.statistics import seed_interval
 
-from .base import Claim, Measured, Panel
-from .bench import WARM_START, Bench, by_arm, differences
+from .base import Claim, Measured, Panel, differences
+from .bench import WARM_START, Bench, by_arm
 from .kuhn import exploit_pool
 from .penalties import constant_penalty, per_rollout_gradient
 from .tables import negotiation_positive, safety_above_base

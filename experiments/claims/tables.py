@@ -9,8 +9,8 @@ from sepo_jax.evaluation.claims import Finding
 from sepo_jax.evaluation.results import load_result
 from sepo_jax.evaluation.statistics import Interval, seed_interval
 
-from .base import Measured, Panel
-from .bench import Bench, differences
+from .base import Measured, Panel, differences
+from .bench import Bench
 
 DOMAINS = ("ipd", "auction", "negotiation_v1", "negotiation_v2", "kuhn")
 DOMAINS_CLAIMED = 4
