@@ -2,13 +2,14 @@
 
     python experiments/reproduce.py --claim=sepo/constant_penalty
     python experiments/reproduce.py --claim=sepo/all --write
+    python experiments/reproduce.py --claim=matrix/all --write
 
 A claim trains the runs it needs under --runs, for the seeds that the sweep of their config names;
 runs that exist, those of `sweep.py` included, are gone on with, and claims share them. It prints a
 row: what the paper says, what was found with 95% intervals, and the verdict, which is decided by
 the intervals alone (`sepo_jax.evaluation.claims`). With --write the row goes to
 experiments/results/claims_<family>.json beside those of other claims, and the figure to
-experiments/results/figures/. The claims are in experiments/claims/.
+experiments/results/figures/. Both families are in experiments/claims/.
 """
 
 import importlib.metadata

@@ -9,6 +9,8 @@ A family, the part of a name before the slash, is a module here with its own `CL
 
 from .base import NOTES, Claim, Family, Measured, Panel
 from .bench import Bench
+from .matrix import CLAIMS as MATRIX_CLAIMS
+from .matrix_runs import MatrixRuns
 from .sepo import CLAIMS as SEPO_CLAIMS
 
 FAMILIES = {
@@ -18,6 +20,14 @@ FAMILIES = {
         "batches at these seeds' warm starts.",
         Bench,
         SEPO_CLAIMS,
+    ),
+    "matrix": Family(
+        "Claims of the matrix-game benchmark (arXiv 2605.10410) on policies that are trained here.",
+        "Intervals are 95%, Student's t over the seeds, on games that are the same for all seeds; "
+        "of spreads, chi-square's and F's; of a single model's rates, Wilson's and Newcombe's over "
+        "games; extremes of what was enumerated have none.",
+        MatrixRuns,
+        MATRIX_CLAIMS,
     ),
 }
 CLAIMS: dict[str, Claim] = {
