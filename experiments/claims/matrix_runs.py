@@ -17,13 +17,14 @@ from .base import Panel
 from .runs import ROOT, Runs
 
 CONFIGS = ROOT / "configs" / "matrix"
-SFT, RL, BOTH, UNTRAINED = "SFT", "RL", "SFT then RL", "untrained"
+SFT, RL, BOTH, FORM = "SFT", "RL", "SFT then RL", "form alone"
 UNIFORM, BEST_PURE = "uniform", "best pure"
-# Player -> its config, and the prefix of its figures in the summary of a run.
+# Player -> its config, and the prefix of its figures in the summary of a run. What has learned the
+# form of an answer alone, from random ones, is where the reinforcement learning starts.
 PLAYERS = {
     UNIFORM: ("sft", "uniform"),
     BEST_PURE: ("sft", "best_pure"),
-    UNTRAINED: ("sft", "untrained"),
+    FORM: ("rl", "sft"),
     SFT: ("sft", "sft"),
     RL: ("rl", "rl"),
     BOTH: ("sft_rl", "rl"),
@@ -36,16 +37,6 @@ PAPER_SIZES = (5, 6, 7)
 def dense(sizes: Sequence[int]) -> tuple[str, ...]:
     """The arms of dense square games."""
     return tuple(f"dense/{size}" for size in sizes)
-
-
-def label_of(arm: str) -> str:
-    """What tables call an arm: "5x5" for "dense/5", "3 in 8, random" for "random/3in8"."""
-    kind, _, size = arm.partition("/")
-    if kind == "dense":
-        return f"{size}x{size}"
-    if "in" in size:
-        return f"{size.replace('in', ' in ')}, {kind}"
-    return f"{size}x{size}, {kind}" if size else kind
 
 
 class MatrixRuns(Runs):

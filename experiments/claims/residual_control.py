@@ -9,6 +9,7 @@ import numpy as np
 from sepo_jax.domains.matrix_game import reply
 from sepo_jax.domains.matrix_rules import MatrixRules, game_of_task
 from sepo_jax.evaluation.claims import Finding
+from sepo_jax.evaluation.matrix_tasks import label_of
 from sepo_jax.evaluation.results import source_commit
 from sepo_jax.evaluation.statistics import seed_interval
 from sepo_jax.training import read_settings
@@ -21,7 +22,6 @@ from .matrix_runs import (
     UNSEEN_SIZES,
     MatrixRuns,
     dense,
-    label_of,
 )
 from .residual_network import Training, play_games, train_residual
 

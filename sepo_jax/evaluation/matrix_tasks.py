@@ -72,6 +72,16 @@ def benchmark_tasks(
     return {arm: _arm(check_option("arm", arm, ARMS), count, seed) for arm in arms}
 
 
+def label_of(arm: str) -> str:
+    """What tables call an arm: "5x5" for "dense/5", "3 in 8, random" for "random/3in8"."""
+    kind, _, size = arm.partition("/")
+    if kind == "dense":
+        return f"{size}x{size}"
+    if "in" in size:
+        return f"{size.replace('in', ' in ')}, {kind}"
+    return f"{size}x{size}, {kind}" if size else kind
+
+
 def training_payoffs(count: int, m: int, n: int, *, seed: int = 0) -> np.ndarray:
     """Dense games to train on, float64[count, m, n]; none is ever in a benchmark.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from ..evaluation.matrix_tasks import ARMS, NAMED_ARMS
+from ..evaluation.matrix_tasks import ARMS, NAMED_ARMS, label_of
 from .game_configs import new_config, parse_options, use_adapters, variant
 
 TRAINED = (2, 3)
@@ -114,7 +114,7 @@ def matrix_table(name: str, stage: str, argument: str | None, title: str) -> dic
         learner = f"Adapters of rank 16 on `{policy}`"
     columns = {f"{stage}/dense/{n}/valid": f"valid {n}x{n}" for n in TRAINED}
     columns |= {
-        f"{stage}/{arm}/success": heading(arm) for arm in config.domain.options.arms or ARMS
+        f"{stage}/{arm}/success": label_of(arm) for arm in config.domain.options.arms or ARMS
     }
     return {
         "title": f"{learner}, {title}: share of valid answers on trained sizes, and of success.",
@@ -127,16 +127,6 @@ def matrix_table(name: str, stage: str, argument: str | None, title: str) -> dic
             "compilation included."
         ),
     }
-
-
-def heading(arm: str) -> str:
-    """What a table calls an arm: "dense/2" is 2x2, "dominated/3in8" is 3 in 8, dominated."""
-    kind, _, size = arm.partition("/")
-    if kind == "dense":
-        return f"{size}x{size}"
-    if "in" in size:
-        return f"{size.replace('in', ' in ')}, {kind}"
-    return f"{size}x{size}, {kind}" if size else kind
 
 
 def seeds(count: int) -> Callable[[Callable[..., None]], None]:

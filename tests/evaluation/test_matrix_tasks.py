@@ -7,6 +7,7 @@ from sepo_jax.evaluation.matrix_tasks import (
     ARMS,
     NOISE,
     benchmark_tasks,
+    label_of,
     training_payoffs,
 )
 from sepo_jax.games import generate
@@ -125,3 +126,16 @@ def test_the_named_arms_show_the_same_payoffs(arms):
 def test_bad_input(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("arm", "words"),
+    [
+        ("dense/12", "12x12"),
+        ("dominated/3in8", "3 in 8, dominated"),
+        ("perturbed/2", "2x2, perturbed"),
+        ("named", "named"),
+    ],
+)
+def test_labels(arm, words):
+    assert label_of(arm) == words

@@ -23,7 +23,7 @@ matrix = script_module("claims.matrix")
 matrix_runs = script_module("claims.matrix_runs")
 
 # Player -> its success on every arm, where a test says nothing else.
-USUAL = {"uniform": 0.0, "best pure": 0.2, "untrained": 0.0, "SFT": 0.6, "RL": 0.4}
+USUAL = {"uniform": 0.0, "best pure": 0.2, "form alone": 0.0, "SFT": 0.6, "RL": 0.4}
 USUAL |= {"SFT then RL": 0.6}
 FEW = dict.fromkeys(ARMS, 0.05)
 
@@ -78,7 +78,7 @@ SHIFTED = {"perturbed__2": 0.58, "perturbed__3": 0.55}
         # The mean over the paper's three sizes counts, whatever 4x4 is.
         ("size_transfer", sft(dense__4=0.0, dense__6=0.1, dense__7=0.1), HOLDS),
         ("size_transfer", sft(dense__5=0.1, dense__6=0.1, dense__7=0.1), FAILS),
-        ("size_transfer", {"untrained": dict.fromkeys(ARMS, 0.7)}, FAILS),
+        ("size_transfer", {"form alone": dict.fromkeys(ARMS, 0.7)}, FAILS),
         ("size_transfer", {"uniform": dict.fromkeys(ARMS, 0.7)}, FAILS),
         ("size_transfer", {"best pure": dict.fromkeys(ARMS, 0.6)}, UNDECIDED),
         ("padding", sft(**SOLVED), HOLDS),

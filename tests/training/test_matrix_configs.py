@@ -12,7 +12,6 @@ from sepo_jax.evaluation.matrix_tasks import ARMS
 from sepo_jax.policy import render
 from sepo_jax.training import read_settings
 from sepo_jax.training.command_line import load_config, load_module
-from sepo_jax.training.matrix_configs import heading
 from sepo_jax.training.setup import make_domain, make_policy
 
 FILES = sorted((Path(__file__).parents[2] / "configs" / "matrix").glob("*.py"))
@@ -76,19 +75,6 @@ def test_the_table_names_figures_that_a_run_has(path):
     assert json.loads(json.dumps(table)) == table
     smaller = load_module(path).result("policy=smollm2")
     assert "smollm2" in smaller["title"] and set(smaller["columns"]) <= set(table["columns"])
-
-
-@pytest.mark.parametrize(
-    ("arm", "words"),
-    [
-        ("dense/12", "12x12"),
-        ("dominated/3in8", "3 in 8, dominated"),
-        ("perturbed/2", "2x2, perturbed"),
-        ("named", "named"),
-    ],
-)
-def test_headings(arm, words):
-    assert heading(arm) == words
 
 
 def test_unknown_options_are_refused(path):
