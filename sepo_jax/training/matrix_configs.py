@@ -18,9 +18,7 @@ STAGES = {"sft": "SFT", "rl": "RL"}
 BASELINES = {"uniform": "uniform play", "best_pure": "best pure", "best_known": "exact solver"}
 
 
-def matrix_config(
-    name: str, argument: str | None, expert: str = "worked"
-) -> config_dict.ConfigDict:
+def matrix_config(name: str, argument: str | None, expert: str = "") -> config_dict.ConfigDict:
     """The config of a run on matrix games, without any training stage.
 
     Args:
@@ -28,13 +26,16 @@ def matrix_config(
       argument: comma-separated options: `policy=fresh|smollm2|<model name, hub id, directory or
         .gguf>`, `expert=worked|solver|random`, `algorithm=<row of the table>`, `runlocal` for a
         smoke run.
-      expert: what is imitated where the argument does not say.
+      expert: what is imitated where the argument does not say; "" for best replies and answer by a
+        fresh policy, for the answer alone by one that knows language.
     """
     options = parse_matrix_options(argument)
+    fresh = options["policy"] == "fresh"
+    expert = options["expert"] or expert or ("worked" if fresh else "solver")
     config = new_config(name, options["policy"])
     config.name += variant(options, algorithm="rloo", expert="")
     config.domain.name = "matrix"
-    config.domain.options = {"sizes": SIZES, "arms": (), "expert": options["expert"] or expert}
+    config.domain.options = {"sizes": SIZES, "arms": (), "expert": expert}
     config.algorithm.name = options["algorithm"]
     config.sft.steps, config.sepo.steps, config.rl.steps = 0, 0, 0
     config.sft.held_out = 0.01
@@ -46,7 +47,7 @@ def matrix_config(
     config.evaluation.greedy, config.evaluation.tasks = True, 50
     config.evaluation.every = 250
     config.checkpoint.every = 1000
-    if options["policy"] == "fresh":
+    if fresh:
         config.policy.individual_digits, config.policy.num_layers = True, 3
         config.policy.initializer_range, config.optimizer.name = 0.1, "muon"
         config.evaluation.untrained = False  # no reply of a fresh policy can be read
@@ -56,9 +57,11 @@ def matrix_config(
         config.rollout.row_length = 1024
         config.optimizer.micro_batches = 2
         config.evaluation.every = 20
+    if options["policy"] == "smollm2":  # what two cores score in minutes
+        config.domain.options.arms = ("dense/2", "dense/3", "dense/5", *NAMED_ARMS)
+        config.rollout.max_action_tokens = 128
     if options["runlocal"]:
         config.domain.options.arms = ("dense/2", "dense/4", *NAMED_ARMS)
-        config.rollout.capacity = 384
         config.evaluation.tasks = 4
     return config
 
@@ -85,7 +88,7 @@ def add_rl(config: config_dict.ConfigDict, argument: str | None) -> None:
     """Adds reinforcement learning on 1 - residual."""
     options = parse_matrix_options(argument)
     config.rl.steps, config.rl.tasks_per_step, config.rl.rollouts_per_task = 100, 16, 8
-    config.rl.learning_rate, config.rl.final_learning_rate = 1e-3, 1e-4
+    config.rl.learning_rate, config.rl.final_learning_rate = 3e-4, 3e-5
     if options["policy"] != "fresh":
         config.rl.steps, config.rl.tasks_per_step, config.rl.rollouts_per_task = 20, 4, 4
         config.rl.learning_rate, config.rl.final_learning_rate = 3e-4, 3e-5
