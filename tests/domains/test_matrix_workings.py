@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -35,6 +35,7 @@ def test_named_games_are_worked_under_their_names():
     assert workings(game).startswith("Rock: Paper, Paper: Scissors, Scissors: Rock; Rock: Paper")
 
 
+@settings(deadline=None)
 @given(
     arrays.arrays(
         np.float64,

@@ -31,6 +31,7 @@ def hf_config(config: ModelConfig) -> dict:
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
         "tie_word_embeddings": config.tie_embeddings,
+        "initializer_range": config.initializer_range,
         "attention_bias": config.attention_bias,
         "layer_types": [LAYER_TYPES[name] for name in types],
         "torch_dtype": config.param_dtype,
@@ -97,7 +98,8 @@ def _check_expressed(config: ModelConfig, content: dict) -> None:
     back = ModelConfig(**config_fields(content, f"config.json of a {config.family} model"))
     lost = []
     for field in dataclasses.fields(ModelConfig):
-        if field.name in LOAD_OPTIONS:
+        # Nothing is drawn anew when a checkpoint is read.
+        if field.name in (*LOAD_OPTIONS, "initializer_range"):
             continue
         left, right = _meaning(config, field.name), _meaning(back, field.name)
         numbers = isinstance(left, float) and isinstance(right, float)
