@@ -30,9 +30,9 @@ class MatrixBenchmark:
     has no game in common with them. The expert "solver" answers with the solver's equilibrium;
     where there are several, with the vertex that `games.solve` returns. The expert "worked" writes
     the best replies of `matrix_game.workings` before the same answer. The expert "random" answers
-    with strategies drawn uniformly from the simplex whatever the game: they teach the form of an
-    answer and nothing of play, for a policy that is to find play by reinforcement learning and
-    could not be rewarded for replies that nobody can read.
+    with uniform play of a drawn set of actions whatever the game: they teach the form of an answer
+    and nothing of play, for a policy that is to find play by reinforcement learning and could not
+    be rewarded for replies that nobody can read.
 
     Args:
       sizes: of the square games to train on; a size named twice comes twice as often.
@@ -96,7 +96,10 @@ class MatrixBenchmark:
             return solution.row, solution.col
         count, _, size = games.shape
         draws = np.random.default_rng([derive_seed(seed, "answers"), size])
-        row, col = draws.dirichlet(np.ones(size), (2, count))
+        # Each set but the empty one is as likely as any other: the bits of a number above 0.
+        sets = draws.integers(1, 2**size, size=(2, count, 1))
+        chosen = (sets >> np.arange(size)) & 1
+        row, col = chosen / chosen.sum(-1, keepdims=True)
         return row, col
 
     def figures(self, tasks: Sequence[Any], records: Sequence[Any]) -> dict[str, float]:

@@ -87,6 +87,8 @@ def add_sft(config: config_dict.ConfigDict, argument: str | None) -> None:
 def add_rl(config: config_dict.ConfigDict, argument: str | None) -> None:
     """Adds reinforcement learning on 1 - residual."""
     options = parse_matrix_options(argument)
+    if options["policy"] == "fresh":
+        config.rollout.row_length = 576  # a reply may be as long as max_action_tokens allows
     config.rl.steps, config.rl.tasks_per_step, config.rl.rollouts_per_task = 100, 16, 8
     config.rl.learning_rate, config.rl.final_learning_rate = 3e-4, 3e-5
     if options["policy"] != "fresh":

@@ -58,8 +58,12 @@ def test_the_random_expert_teaches_the_form_and_nothing_of_play():
     shapes = [game_of_task(task).shape for task in tasks]
     answers = [parse(text, *shape) for (_, text), shape in zip(traces, shapes, strict=True)]
     assert all(answer.valid for answer in answers)
-    # Each action is as likely as any other, whatever the game: 1/2 and 1/3, with a deviation of
-    # sqrt(1/12/1000) = 0.009 over 1000 games of two actions, less of three.
+    # Of two actions one in three answers is mixed, of three four in seven.
+    for size, share in ((2, 1 / 3), (3, 4 / 7)):
+        mixed = [max(answer.row) < 1 for answer in answers if len(answer.row) == size]
+        assert abs(np.mean(mixed) - share) < 0.06  # four standard errors over 1000 games
+    # Each action is as likely as any other, whatever the game: 1/2 and 1/3, with a deviation of at
+    # most sqrt(1/4/1000) = 0.016 over 1000 games.
     for size in (2, 3):
         rows = [answer.row for answer in answers if len(answer.row) == size]
         np.testing.assert_allclose(np.mean(rows, axis=0), np.full(size, 1 / size), atol=0.05)

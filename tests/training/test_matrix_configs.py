@@ -51,6 +51,9 @@ def test_prompts_and_replies_of_every_arm_fit():
         longest = np.maximum(longest, lengths)
         assert sum(lengths) <= settings.rollout.capacity, task["arm"]
     assert longest[1] <= settings.rollout.max_action_tokens
+    rl = read_settings(load_config(str(FILES[NAMES.index("rl")])))
+    trained = max(len(render(policy.tokenizer, prompt)) for prompt, _ in domain.expert_traces(8, 0))
+    assert trained + rl.rollout.max_action_tokens <= rl.rollout.row_length
     assert longest[0] + settings.rollout.max_action_tokens <= settings.rollout.capacity
 
 
