@@ -8,6 +8,7 @@ are over the benchmark's games, which are the same for every seed and none of wh
 import math
 
 from sepo_jax.evaluation.claims import Finding
+from sepo_jax.evaluation.matrix_report import RESULT_COLUMNS
 from sepo_jax.evaluation.matrix_tasks import label_of
 from sepo_jax.evaluation.results import load_result
 from sepo_jax.evaluation.statistics import (
@@ -18,6 +19,7 @@ from sepo_jax.evaluation.statistics import (
     seed_interval,
 )
 from sepo_jax.sepo.metrics import Estimate, rate
+from sepo_jax.training.matrix_configs import TRAINED
 
 from .base import Claim, Measured, Panel, differences
 from .lipschitz import lipschitz
@@ -27,7 +29,6 @@ from .matrix_runs import (
     PAPER_SIZES,
     RL,
     SFT,
-    TRAINED_SIZES,
     UNSEEN_SIZES,
     MatrixRuns,
     dense,
@@ -40,10 +41,12 @@ NEAR_FAILURE = 0.1  # success below which an arm counts as failed
 SURVIVES = 0.1  # loss of success below which what was learned counts as kept
 SAME_PAYOFFS = (NAMED, RELABELLED, ANONYMOUS)
 ANONYMOUS_SIZES = (2, 3, 5)  # whose success the paper gives
-# The results of a pretrained model: a row an arm and policy, among its columns these.
-PRETRAINED = "matrix_smollm2.json"
-COLUMNS = ("arm", "policy", "games", "success")
-ZERO_SHOT = "zero-shot"
+# The results of a pretrained model, and what it is called there before any training.
+PRETRAINED, ZERO_SHOT = "matrix_smollm2.json", "zero-shot"
+_COMMAND = (
+    "python experiments/evaluate.py --benchmark=matrix --policy=models/smollm2-135m --greedy "
+    f"--table={PRETRAINED.removesuffix('.json')} --label={ZERO_SHOT}"
+)
 
 
 def shown(bench: MatrixRuns, player: str, arm: str) -> Finding:
@@ -59,10 +62,9 @@ def above_baseline(bench: MatrixRuns, player: str, arms, name: str) -> Finding:
 def size_transfer(bench: MatrixRuns) -> Measured:
     """Success on 5x5 to 7x7 after SFT on 2x2 and 3x3, by the mean over the three sizes.
 
-    It is lifted where it is above that of a policy that has
-    learned the form of an answer alone, and knowledge of more than pure
-    strategies where it is above the best baseline. Sizes one by one are shown, and so is training
-    on the residual as a reward.
+    It is lifted where it is above that of a policy that has learned the form of an answer alone,
+    and knowledge of more than pure strategies where it is above the best baseline. Sizes one by one
+    are shown, and so is training on the residual as a reward.
     """
     paper = dense(PAPER_SIZES)
     learned = bench.values(SFT, paper)
@@ -70,7 +72,7 @@ def size_transfer(bench: MatrixRuns) -> Measured:
     findings = [
         above_baseline(bench, SFT, paper, "success 5x5 to 7x7, SFT"),
         Finding("5x5 to 7x7, SFT - form alone", seed_interval(lift), "above"),
-        *(shown(bench, SFT, arm) for arm in dense((*TRAINED_SIZES, *UNSEEN_SIZES))),
+        *(shown(bench, SFT, arm) for arm in dense((*TRAINED, *UNSEEN_SIZES))),
         Finding("valid 5x5 to 7x7, SFT", seed_interval(bench.values(SFT, paper, "valid"))),
         *(
             Finding(f"5x5 to 7x7, {player}", seed_interval(bench.values(player, paper)))
@@ -78,7 +80,7 @@ def size_transfer(bench: MatrixRuns) -> Measured:
         ),
     ]
     players = (FORM, SFT, RL, BOTH)
-    arms = dense((*TRAINED_SIZES, *UNSEEN_SIZES, 12))
+    arms = dense((*TRAINED, *UNSEEN_SIZES, 12))
     return Measured(
         findings,
         [
@@ -129,7 +131,7 @@ def payoff_shift(bench: MatrixRuns) -> Measured:
     than `SURVIVES` of it is lost. Neither the games nor the shifted ones were trained on.
     """
     findings, panels = [], []
-    for size in TRAINED_SIZES:
+    for size in TRAINED:
         shifted, plain = f"perturbed/{size}", f"dense/{size}"
         values = {"plain": bench.values(SFT, plain), "shifted": bench.values(SFT, shifted)}
         loss = seed_interval(differences(values["plain"], values["shifted"]))
@@ -148,7 +150,7 @@ def seed_variance(bench: MatrixRuns) -> Measured:
     Spreads are sample standard deviations, their intervals chi-square's and F's for normal seeds.
     They contain what a finite number of games adds to either.
     """
-    arms, paper = dense(TRAINED_SIZES), dense(PAPER_SIZES)
+    arms, paper = dense(TRAINED), dense(PAPER_SIZES)
     values = {player: bench.values(player, arms) for player in (RL, SFT)}
     unseen = {player: bench.values(player, paper) for player in (RL, SFT)}
     ratio = deviation_ratio_interval(values[RL], values[SFT])
@@ -211,17 +213,15 @@ def pretrained(bench: MatrixRuns) -> dict[str, Estimate] | str:
     """Arm -> success of a pretrained model zero-shot; or what is missing for it."""
     path = bench.results / PRETRAINED
     if not path.is_file():
-        return f"missing: {PRETRAINED} (a results table with columns {', '.join(COLUMNS)})"
+        return f"missing: {PRETRAINED} (run {_COMMAND})"
     result = load_result(path)
-    try:
-        places = [result["columns"].index(name) for name in COLUMNS]
-    except ValueError as error:
-        return f"missing: a column of {PRETRAINED} ({error}; it needs {', '.join(COLUMNS)})"
-    rows = [[row[place] for place in places] for row in result["rows"]]
+    if result["columns"] != list(RESULT_COLUMNS):
+        return f"missing: columns of {PRETRAINED} that {_COMMAND} writes"
+    rows = [dict(zip(RESULT_COLUMNS, row, strict=True)) for row in result["rows"]]
     found = {
-        arm: rate(round(success * games), games)
-        for arm, policy, games, success in rows
-        if policy == ZERO_SHOT
+        row["arm"]: rate(round(row["success"] * row["games"]), row["games"])
+        for row in rows
+        if row["policy"] == ZERO_SHOT
     }
     absent = [arm for arm in SAME_PAYOFFS if arm not in found]
     if absent:

@@ -29,7 +29,6 @@ PLAYERS = {
     RL: ("rl", "rl"),
     BOTH: ("sft_rl", "rl"),
 }
-TRAINED_SIZES = (2, 3)
 UNSEEN_SIZES = (4, 5, 6, 7)
 PAPER_SIZES = (5, 6, 7)
 

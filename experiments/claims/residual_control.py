@@ -13,12 +13,12 @@ from sepo_jax.evaluation.matrix_tasks import label_of
 from sepo_jax.evaluation.results import source_commit
 from sepo_jax.evaluation.statistics import seed_interval
 from sepo_jax.training import read_settings
+from sepo_jax.training.matrix_configs import TRAINED
 from sepo_jax.training.setup import make_domain
 
 from .base import Measured, Panel
 from .matrix_runs import (
     CONFIGS,
-    TRAINED_SIZES,
     UNSEEN_SIZES,
     MatrixRuns,
     dense,
@@ -64,7 +64,7 @@ def residual_control(bench: MatrixRuns) -> Measured:
         players = ("uniform", "best_pure")
         return max(baselines[player][f"{arm}/success"] for player in players)
 
-    trained, unseen = dense(TRAINED_SIZES), dense(UNSEEN_SIZES)
+    trained, unseen = dense(TRAINED), dense(UNSEEN_SIZES)
     findings = [
         *(
             Finding(f"success {label_of(arm)}", seed_interval(values(arm)), "above", best(arm))

@@ -22,8 +22,8 @@ import numpy as np
 import optax
 
 from sepo_jax.games.matrix import nash_conv
+from sepo_jax.training.matrix_configs import TRAINED
 
-SIZES = (2, 3)  # of the square games that are trained on
 _LOW = -1e30  # logit of an action that is not there
 
 
@@ -31,7 +31,7 @@ class Training(NamedTuple):
     """Numbers of network and training: Adam behind a global-norm clip, cosine decay to 0.
 
     Attributes:
-      steps: updates. batch: games of each, all freshly drawn and shared equally by `SIZES`.
+      steps: updates. batch: fresh games of each, as many of every size in `TRAINED`.
       learning_rate: the first. width, depth: features and layers of the network.
     """
 
@@ -157,8 +157,8 @@ def drawn_games(key: chex.PRNGKey, count: int) -> tuple[chex.Array, chex.Array]:
 
     Payoffs are not rounded to hundredths as those of the benchmark are, so none is one of its.
     """
-    most = max(SIZES)
-    sizes = jnp.repeat(jnp.array(SIZES), -(-count // len(SIZES)))[:count]
+    most = max(TRAINED)
+    sizes = jnp.repeat(jnp.array(TRAINED), -(-count // len(TRAINED)))[:count]
     payoffs = jax.random.uniform(key, (count, most, most), minval=-1.0, maxval=1.0)
     return payoffs, jnp.arange(most)[None] < sizes[:, None]
 

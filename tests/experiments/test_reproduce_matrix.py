@@ -11,6 +11,7 @@ import pytest
 from script_modules import script_module
 
 from sepo_jax.evaluation.claims import FAILS, HOLDS, NOT_COMPARABLE, UNDECIDED, verdict
+from sepo_jax.evaluation.matrix_report import RESULT_COLUMNS
 from sepo_jax.evaluation.matrix_tasks import ARMS
 from sepo_jax.evaluation.results import source_commit, write_result
 from sepo_jax.training.settings import DomainSettings, EvaluationSettings, Settings
@@ -132,12 +133,12 @@ def test_an_arm_that_was_not_judged_is_named():
         bench.values("Sft", "dense/2")
 
 
-def replies_file(directory, columns=("arm", "policy", "games", "valid", "success"), **successes):
+def replies_file(directory, columns=RESULT_COLUMNS, **successes):
     rows = []
     for policy, shift in (("zero-shot", 0.0), ("SFT", 0.3)):
         for arm, success in successes.items():
-            cells = {"arm": arm.replace("__", "/"), "policy": policy, "games": 100, "valid": 1.0}
-            cells["success"] = min(success + shift, 1.0)
+            cells = dict.fromkeys(RESULT_COLUMNS, 0.0) | {"policy": policy, "games": 100}
+            cells |= {"arm": arm.replace("__", "/"), "success": min(success + shift, 1.0)}
             rows.append([cells[column] for column in columns])
     content = {"title": "t", "command": "c", "seeds": [5], "commit": "old", "versions": {}}
     content |= {"columns": list(columns), "rows": rows, "notes": ""}
@@ -163,10 +164,10 @@ def test_a_pretrained_model_decides_about_names(tmp_path, named, anonymous, expe
 def test_without_a_pretrained_model_there_is_nothing_to_compare(tmp_path):
     given = {"SFT": {"named": 0.9, "anonymous": 0.1, "relabelled": 0.1}}
     result, measured = found("semantic_gap", given, results=tmp_path)
-    assert result == NOT_COMPARABLE and "missing: matrix_smollm2.json (" in measured.missing
+    assert result == NOT_COMPARABLE and "missing: matrix_smollm2.json (run" in measured.missing
     assert measured.findings[0].found.mean == pytest.approx(0.8)
     replies_file(tmp_path, columns=("arm", "policy", "games"), named=0.6, anonymous=0.2)
-    assert "'success' is not in list" in found("semantic_gap", results=tmp_path)[1].missing
+    assert "missing: columns of" in found("semantic_gap", results=tmp_path)[1].missing
     replies_file(tmp_path, named=0.6, anonymous=0.2)
     assert "missing: arm 'relabelled'" in found("semantic_gap", results=tmp_path)[1].missing
 
