@@ -94,12 +94,16 @@ class Runs:
         there, and gone on with where it is not finished."""
         quick = "quick_" if self.quick else ""
         path = self.runs / f"{quick}{config.name}_seed{config.seed}"
+        summary, seconds = self.once(path, lambda: self._train(config, path))
         if path not in self.used:
-            begun = time.perf_counter()
-            summary, seconds = train_timed(config, path, self.progress)
-            spent = time.perf_counter() - begun
-            self.trained += spent
-            self.used[path] = spent if seconds is None else seconds
+            self.used[path] = seconds
             self.note(summary["commit"], [config.seed])
-            self._kept[path] = summary
-        return path, self._kept[path]
+        return path, summary
+
+    def _train(self, config: Any, path: Path) -> tuple[dict[str, Any], float]:
+        """Summary and seconds of a run; of one whose time nobody took, those spent now."""
+        begun = time.perf_counter()
+        summary, seconds = train_timed(config, path, self.progress)
+        spent = time.perf_counter() - begun
+        self.trained += spent
+        return summary, spent if seconds is None else seconds

@@ -87,6 +87,7 @@ def test_a_run_of_a_sweep_is_gone_on_with_and_trained_once(tmp_path, config, tra
     assert runs.seconds() < 1 and runs.measured_seeds() == []
     runs.finished(runs.config_of(config, 7))
     assert 100 < runs.seconds() < 101 and runs.measured_seeds() == [7]
+    assert len(trained) == 2
 
 
 def test_a_smoke_test_has_runs_of_its_own(tmp_path, config, trained):
