@@ -77,6 +77,7 @@ class MatrixRuns(Runs):
             config.domain.options = whole.domain.options
             config.rollout.capacity = whole.rollout.capacity  # the largest games need it
             config.evaluation.tasks = 1
+            config.rollout.max_action_tokens = 32  # what is hardly trained goes on to the last
         return config
 
     def summary(self, config: str, seed: int) -> dict[str, float]:
