@@ -59,6 +59,7 @@ def padded(table, size, fill):
     return wide, *(np.arange(size) < count for count in table.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fill", [50.0, np.nan])
 @pytest.mark.parametrize("shape", SHAPES[:2])
 def test_padding_changes_neither_answer_nor_loss_nor_gradient(params, shape, fill):
