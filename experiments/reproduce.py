@@ -8,8 +8,7 @@ A claim trains the runs it needs under --runs, for the seeds that the sweep of t
 runs that exist, those of `sweep.py` included, are gone on with, and claims share them. It prints a
 row: what the paper says, what was found with 95% intervals, and the verdict, which is decided by
 the intervals alone (`sepo_jax.evaluation.claims`). With --write the row goes to
-experiments/results/claims_<family>.json beside those of other claims, and the figure to
-experiments/results/figures/. Both families are in experiments/claims/.
+experiments/results/claims_<family>.json beside those of other claims, the figure to figures/ there.
 """
 
 import importlib.metadata
@@ -88,8 +87,7 @@ def main() -> None:
         raise ValueError("numbers of --quick mean nothing: leave out --write or --quick")
     seeds = None if SEEDS.value is None else range(SEEDS.value)
     family = names[0].partition("/")[0]
-    make = FAMILIES[family].bench
-    bench = make(seeds, Path(RUNS.value), Path(RESULTS.value), quick=QUICK.value)
+    bench = FAMILIES[family].bench(seeds, Path(RUNS.value), Path(RESULTS.value), quick=QUICK.value)
     for name in tqdm(names, desc="claims"):
         row = reproduce(name, bench)
         tqdm.write(json.dumps(row, indent=1))
