@@ -35,6 +35,7 @@ from sepo_jax.evaluation.matrix_report import (
 from sepo_jax.evaluation.matrix_tasks import ARMS, benchmark_tasks
 from sepo_jax.evaluation.results import load_result, source_commit, write_result
 from sepo_jax.policy import Sampling, load
+from sepo_jax.training.judge import PACKAGES
 
 ENDPOINT = flags.DEFINE_string("endpoint", "", "base URL, scored on the matrix benchmark")
 MODEL = flags.DEFINE_string("model", "", "name of the endpoint's model")
@@ -51,7 +52,6 @@ LABEL = flags.DEFINE_string("label", "", "what --table calls the model; by defau
 RESULTS = flags.DEFINE_string(
     "results", str(Path(__file__).resolve().parent / "results"), "directory of results tables"
 )
-PACKAGES = ("jax", "flax", "transformers", "numpy")
 FILE = "matrix_scores.json"
 GREEDILY = Sampling(greedy=True)
 
@@ -121,12 +121,12 @@ def write_table(path: Path, record: Mapping) -> Path:
     if old["columns"] != list(RESULT_COLUMNS):
         raise ValueError(f"{path} has the columns {old['columns']}, not {list(RESULT_COLUMNS)}")
     rows = merge_result_rows(old["rows"], result_rows(record, LABEL.value or record["model"]))
-    commit = record["commit"] if old.get("commit", record["commit"]) == record["commit"] else ""
+    commits = {record["commit"], old.get("commit", record["commit"])}
     result = {
         "title": "Matrix games: shares of valid answers and of success, by arm and model.",
         "command": shlex.join(["python", "experiments/evaluate.py", *sys.argv[1:]]),
         "seeds": [record["seed"]],
-        "commit": commit or "several",
+        "commit": commits.pop() if len(commits) == 1 else "several",
         "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
         "columns": list(RESULT_COLUMNS),
         "rows": rows,

@@ -114,7 +114,8 @@ def matrix_table(name: str, stage: str, argument: str | None, title: str) -> dic
     """
     config = matrix_config(name, argument)
     policy = parse_matrix_options(argument)["policy"]
-    learner = "A fresh policy (two layers of width 64)"
+    sizes = config.policy
+    learner = f"A fresh policy ({sizes.num_layers} layers of width {sizes.hidden_size})"
     if policy != "fresh":
         learner = f"Adapters of rank 16 on `{policy}`"
     columns = {f"{stage}/dense/{n}/valid": f"valid {n}x{n}" for n in TRAINED}
