@@ -11,7 +11,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 def test_the_environment_of_the_readme_is_played(agent, tmp_path, monkeypatch, capsys):
     text = README.read_text(encoding="utf-8")
-    section = text[text.index("## Rollouts and sandboxes") : text.index("## An own loss")]
+    section = text[text.index("## Rollouts and sandboxes") : text.index("## Matrix games")]
     environment, use = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     assert environment.startswith("# guess.py\n")
     (tmp_path / "guess.py").write_text(environment, encoding="utf-8")
