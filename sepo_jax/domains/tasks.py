@@ -23,10 +23,38 @@ class SingleTurnRules(Protocol):
         """Reward of a reply, and what is recorded of it, in JSON values."""
 
 
+class TaskEpisode(Protocol):
+    """An episode of a task that takes several replies, all of them in one context.
+
+    It is plain Python that pickles: its copy goes on as it would, whatever the process.
+
+    Attributes:
+      done: whether it is over.
+      observation: key of what the agent sees; equal keys mean equal situations.
+    """
+
+    done: bool
+    observation: str
+
+    def messages(self) -> Sequence[Message]:
+        """What the agent is shown next: at the beginning [system, user], later what follows its
+        last reply, such as [user]."""
+
+    def legal_actions(self) -> Sequence[str]:
+        """Canonical replies; empty where they are not listed."""
+
+    def step(self, reply: str) -> float:
+        """Plays a reply, whatever it says; what it earned."""
+
+    def record(self) -> Any:
+        """What the episode leaves at its end, in JSON values."""
+
+
 class TaskDomain(Protocol):
     """Tasks to train on and to be judged by.
 
-    Tasks are JSON values, and each is a function of its seed alone.
+    Tasks are JSON values, and each is a function of its seed alone. A domain whose tasks are played
+    by a `TaskEpisode` offers `new_episode(task, seed)` in place of `environments`.
 
     Attributes:
       name: short name in configs and reports.
@@ -84,17 +112,25 @@ class CurvedTaskDomain(TaskDomain, Protocol):
         """Player of `baselines` -> what it would record, an episode a task."""
 
 
-PARTS = (
+_PARTS = (
     "name",
-    "environments",
     "training_tasks",
     "evaluation_tasks",
     "figures",
     "baselines",
     "expert_traces",
 )
+_PLAYED_BY = ("environments", "new_episode")  # one of them
 
 
 def is_task_domain(domain: Any) -> bool:
     """Whether a domain pays rewards of its own (`TaskDomain`)."""
     return hasattr(domain, "training_tasks")
+
+
+def missing_parts(domain: Any) -> list[str]:
+    """What a domain of tasks lacks of `TaskDomain`."""
+    missing = [part for part in _PARTS if not hasattr(domain, part)]
+    if not any(hasattr(domain, part) for part in _PLAYED_BY):
+        missing.append(" or ".join(_PLAYED_BY))
+    return missing

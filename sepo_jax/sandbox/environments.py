@@ -2,7 +2,8 @@
 
 `Workspace` keeps files beside Python values, `Replayed` wraps an environment that cannot be copied
 and keeps task, seed and actions, `DomainEnvironment` plays the episodes of a domain and keeps them
-by value, `TaskEnvironment` asks one question and judges the reply.
+by value, `TaskEnvironment` asks one question and judges the reply, `TaskEpisodeEnvironment` plays
+tasks of several turns.
 """
 
 import base64
@@ -275,11 +276,55 @@ class TaskEnvironment(BaseEnvironment):
         return finish(reward=reward, record=record)
 
 
+class TaskEpisodeEnvironment(BaseEnvironment):
+    """Tasks of several turns, played by the episodes of a domain (`domains.tasks.TaskEpisode`).
+
+    Snapshots hold the episode and name the domain: one with other settings refuses them. The domain
+    itself never changes and is not in them.
+    """
+
+    def __init__(self, domain: TaskDomain):
+        self.domain = domain
+        self.name = f"tasks of {domain.name}"
+
+    @functools.cached_property
+    def version(self) -> str:
+        """Hash of the domain's settings."""
+        return content_hash(self.domain)
+
+    def shared(self) -> Mapping[str, Any]:
+        """The domain, which never changes."""
+        return {"domain": self.domain}
+
+    def start(self, task: Any, seed: int) -> Turn:
+        """Shows the task; ValueError for what the domain does not take."""
+        self.state = self.domain.new_episode(task, seed)
+        return self._turn_after(0.0, continues=False)
+
+    def play(self, actions: Mapping[int, str]) -> Turn:
+        """Plays the agent's reply."""
+        return self._turn_after(self.state.step(actions[0]), continues=True)
+
+    def _turn_after(self, reward: float, continues: bool) -> Turn:
+        episode = self.state
+        if episode.done:
+            return finish(reward=reward, record=episode.record())
+        return ask(
+            episode.messages(),
+            reward=reward,
+            continues=continues,
+            legal_actions=episode.legal_actions(),
+            observation=episode.observation,
+        )
+
+
 def domain_environments(domain: Domain | TaskDomain) -> EnvironmentFactory:
     """A factory of a domain's environments for pools; those of one process share the domain."""
-    if is_task_domain(domain):
+    if not is_task_domain(domain):
+        return functools.partial(_domain_environment, domain)
+    if hasattr(domain, "environments"):
         return domain.environments()
-    return functools.partial(_domain_environment, domain)
+    return functools.partial(_episode_environment, domain)
 
 
 def task_environments(rules: SingleTurnRules) -> EnvironmentFactory:
@@ -293,3 +338,7 @@ def _task_environment(rules: SingleTurnRules, scratch: Path) -> TaskEnvironment:
 
 def _domain_environment(domain: Domain, scratch: Path) -> DomainEnvironment:
     return DomainEnvironment(domain)
+
+
+def _episode_environment(domain: TaskDomain, scratch: Path) -> TaskEpisodeEnvironment:
+    return TaskEpisodeEnvironment(domain)

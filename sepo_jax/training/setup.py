@@ -11,7 +11,7 @@ import jax
 
 from ..domains.checks import check_players
 from ..domains.joint import JointDomain
-from ..domains.tasks import PARTS, is_task_domain
+from ..domains.tasks import is_task_domain, missing_parts
 from ..evaluation.matches import GAMES
 from ..games import TreeGame
 from ..names import check_option, imported
@@ -97,7 +97,8 @@ def make_domain(settings: DomainSettings) -> Any:
 
 def _check_domain(domain: Any) -> None:
     of_tasks = is_task_domain(domain)
-    missing = [part for part in (PARTS if of_tasks else _DOMAIN_PARTS) if not hasattr(domain, part)]
+    lacking = [part for part in _DOMAIN_PARTS if not hasattr(domain, part)]
+    missing = missing_parts(domain) if of_tasks else lacking
     if missing:
         place = "tasks.TaskDomain" if of_tasks else "base.Domain"
         raise ValueError(
