@@ -22,7 +22,7 @@ from pathlib import Path
 from absl import flags
 
 from sepo_jax.evaluation.endpoint import Endpoint
-from sepo_jax.evaluation.files import replace_text
+from sepo_jax.evaluation.files import locked, replace_text
 from sepo_jax.evaluation.matrix_report import (
     RESULT_COLUMNS,
     endpoint_replies,
@@ -33,7 +33,7 @@ from sepo_jax.evaluation.matrix_report import (
     result_rows,
 )
 from sepo_jax.evaluation.matrix_tasks import ARMS, benchmark_tasks
-from sepo_jax.evaluation.results import load_result, source_commit, write_result
+from sepo_jax.evaluation.results import load_result, rows_of, source_commit, write_result
 from sepo_jax.policy import Sampling, load
 from sepo_jax.training.judge import PACKAGES
 
@@ -77,6 +77,9 @@ def score_model(source: Path | None, run: str, seed: int, temperature: float) ->
     out = Path(OUT.value or Path(run) / FILE)
     if not out.parent.is_dir():
         raise FileNotFoundError(f"no directory {out.parent} to write {out.name} into; make it")
+    table = Path(RESULTS.value) / f"{TABLE.value}.json" if TABLE.value else None
+    if table:
+        rows_of(table, RESULT_COLUMNS)  # another table is refused before anything is scored
     temperature = 0.0 if GREEDY.value else temperature
     if source is None:
         endpoint = chosen_endpoint(temperature)
@@ -107,22 +110,23 @@ def score_model(source: Path | None, run: str, seed: int, temperature: float) ->
     print(render_table(record))
     replace_text(out, json.dumps(record, indent=1, allow_nan=False) + "\n")
     print(f"written: {out}")
-    if TABLE.value:
-        print(f"written: {write_table(Path(RESULTS.value) / f'{TABLE.value}.json', record)}")
+    if table:
+        print(f"written: {write_table(table, record)}")
 
 
 def write_table(path: Path, record: Mapping) -> Path:
-    """Puts the rows of a scored model into a results table.
+    """Puts the rows of a scored model into a results table; ValueError for another table."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.parent):
+        old = rows_of(path, RESULT_COLUMNS)
+        commits = {record["commit"]} | ({load_result(path)["commit"]} if old else set())
+        rows = merge_result_rows(old, result_rows(record, LABEL.value or record["model"]))
+        return write_result(path, table_of(rows, commits, record))
 
-    Raises:
-      ValueError: the file there is another table.
-    """
-    old = load_result(path) if path.exists() else {"rows": [], "columns": list(RESULT_COLUMNS)}
-    if old["columns"] != list(RESULT_COLUMNS):
-        raise ValueError(f"{path} has the columns {old['columns']}, not {list(RESULT_COLUMNS)}")
-    rows = merge_result_rows(old["rows"], result_rows(record, LABEL.value or record["model"]))
-    commits = {record["commit"], old.get("commit", record["commit"])}
-    result = {
+
+def table_of(rows: list, commits: set[str], record: Mapping) -> dict:
+    """The results table of all models scored so far, the last of them in `record`."""
+    return {
         "title": "Matrix games: shares of valid answers and of success, by arm and model.",
         "command": shlex.join(["python", "experiments/evaluate.py", *sys.argv[1:]]),
         "seeds": [record["seed"]],
@@ -138,7 +142,6 @@ def write_table(path: Path, record: Mapping) -> Path:
             "of the last model."
         ),
     }
-    return write_result(path, result)
 
 
 def chosen_endpoint(temperature: float) -> Endpoint:

@@ -11,16 +11,14 @@ A claim comes to `Finding`s: quantities with their intervals, some of which deci
 so it follows from the numbers alone.
 """
 
-import contextlib
-import fcntl
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..names import check_option, did_you_mean
-from .results import load_result, write_result
+from .files import locked
+from .results import rows_of, write_result
 from .statistics import Interval
 
 VERDICTS = ("holds", "fails", "undecided", "not comparable")
@@ -172,8 +170,9 @@ def merge_rows(
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path.parent):
-        merged = {row["claim"]: dict(row) for row in [*_rows_of(path), *rows]}
+    with locked(path.parent):
+        old = [dict(zip(COLUMNS, row, strict=True)) for row in rows_of(path, COLUMNS)]
+        merged = {row["claim"]: dict(row) for row in [*old, *rows]}
         kept = [merged[name] for name in order if name in merged]
         commits = {row["commit"] for row in kept}
         seeds = {int(seed) for row in kept for seed in row["seeds"].split(", ") if seed}
@@ -188,26 +187,3 @@ def merge_rows(
             "notes": heading["notes"],
         }
         return write_result(path, result)
-
-
-def _rows_of(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    result = load_result(path)
-    if tuple(result["columns"]) != COLUMNS:
-        raise ValueError(
-            f"{path} has the columns {result['columns']}, not those of claims, {list(COLUMNS)}; "
-            "move it away"
-        )
-    return [dict(zip(COLUMNS, row, strict=True)) for row in result["rows"]]
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Holds the directory against other writers that ask, without a file of its own."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

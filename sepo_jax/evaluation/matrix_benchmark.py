@@ -109,9 +109,10 @@ def best_pure_answer(table: np.ndarray) -> Answer:
     return Answer(VALID, tuple(np.eye(m)[row].tolist()), tuple(np.eye(n)[col].tolist()))
 
 
-def has_saddle(table: np.ndarray) -> bool:
-    """Whether some cell is the least of its row and the greatest of its column."""
-    return bool(table.min(axis=1).max() >= table.max(axis=0).min())
+def has_saddle(payoffs: np.ndarray) -> np.ndarray:
+    """Whether some cell of a game [..., m, n] is the least of its row and the greatest of its
+    column, bool[...]."""
+    return payoffs.min(axis=-1).max(axis=-1) >= payoffs.max(axis=-2).min(axis=-1)
 
 
 def saddle_answer(table: np.ndarray) -> Answer:

@@ -14,7 +14,14 @@ from ..games.solve import solve_zero_sum
 from ..names import check_option
 from ..sandbox.environments import task_environments
 from ..sandbox.protocol import EnvironmentFactory
-from .matrix_benchmark import Row, Scores, baseline_answers, score_answers, summarise
+from .matrix_benchmark import (
+    Row,
+    Scores,
+    baseline_answers,
+    has_saddle,
+    score_answers,
+    summarise,
+)
 from .matrix_tasks import ARMS, benchmark_tasks, training_payoffs
 
 EXPERTS = ("solver", "worked", "random")
@@ -38,22 +45,35 @@ class MatrixBenchmark:
       sizes: of the square games to train on; a size named twice comes twice as often.
       arms: of `matrix_tasks.ARMS`, to be judged by; empty for all.
       expert: of `EXPERTS`.
+      mixed_share: share of the games to train on that have no pure equilibrium; None for games as
+        they are drawn, of which a third at size 2 and seven in ten at size 3 have none.
 
     Raises:
-      ValueError: no sizes, a size below 1, an unknown arm or expert.
+      ValueError: no sizes, a size below 1, an unknown arm or expert, a share outside [0, 1], or one
+        for games of size 1, all of which have a pure equilibrium.
     """
 
     name = "matrix"
     game = None
 
     def __init__(
-        self, sizes: Sequence[int] = (2, 3), arms: Sequence[str] = (), expert: str = "solver"
+        self,
+        sizes: Sequence[int] = (2, 3),
+        arms: Sequence[str] = (),
+        expert: str = "solver",
+        mixed_share: float | None = None,
     ):
         self.sizes = tuple(check_integer("size", size, minimum=1) for size in sizes)
         if not self.sizes:
             raise ValueError("sizes names no size to train on; give one or more, such as (2, 3)")
         self.arms = tuple(check_option("arm", arm, ARMS) for arm in arms) or ARMS
         self.expert = check_option("expert", expert, EXPERTS)
+        if mixed_share is not None and not (0 <= mixed_share <= 1 and min(self.sizes) > 1):
+            raise ValueError(
+                f"mixed_share={mixed_share!r} with sizes {self.sizes}: it is a share from 0 to 1 "
+                "of games of two or more actions; None takes games as they are drawn"
+            )
+        self.mixed_share = mixed_share
 
     def environments(self) -> EnvironmentFactory:
         """Environments that ask a game and reward the reply."""
@@ -161,8 +181,26 @@ class MatrixBenchmark:
         of_size = {}
         for size in dict.fromkeys(self.sizes):
             number = max(each * self.sizes.count(size), 1)
-            of_size[size] = iter(training_payoffs(number, size, size, seed=seed))
+            of_size[size] = iter(self._of_size(number, size, seed))
         return [next(of_size[size]) for _ in range(each) for size in self.sizes][:count]
+
+    def _of_size(self, count: int, size: int, seed: int) -> np.ndarray:
+        """Training games [count, size, size], with and without pure equilibria by `mixed_share`
+        evenly spread, each kind in the order drawn."""
+        if self.mixed_share is None:
+            return training_payoffs(count, size, size, seed=seed)
+        places = np.arange(count + 1) * self.mixed_share + 1e-9
+        kinds = np.diff(np.floor(places)).astype(bool)
+        drawn = count
+        while True:
+            games = training_payoffs(drawn, size, size, seed=seed)
+            mixed = ~has_saddle(games)
+            if mixed.sum() >= kinds.sum() and (~mixed).sum() >= (~kinds).sum():
+                break
+            drawn *= 2
+        chosen = np.empty((count, size, size))
+        chosen[kinds], chosen[~kinds] = games[mixed][: kinds.sum()], games[~mixed][: (~kinds).sum()]
+        return chosen
 
 
 def flat_figures(row: Row, ends: bool) -> dict[str, float]:

@@ -19,7 +19,7 @@ import json
 import math
 import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,26 @@ def write_result(path: str | Path, result: Mapping[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(path, json.dumps(result, indent=1) + "\n")
     return path
+
+
+def rows_of(path: str | Path, columns: Sequence[str]) -> list[list[Any]]:
+    """Rows of a results file with these columns; none where there is no file.
+
+    To change them hold `files.locked` of the directory from here until they are written.
+
+    Raises:
+      ValueError: the file there has other columns.
+    """
+    path = Path(path)
+    if not path.exists():
+        return []
+    result = load_result(path)
+    if list(result["columns"]) != list(columns):
+        raise ValueError(
+            f"{path} is another table: it has the columns {result['columns']}, not "
+            f"{list(columns)}; choose another name, or move it away"
+        )
+    return result["rows"]
 
 
 def source_commit() -> str:

@@ -12,8 +12,10 @@ from ..evaluation.matrix_tasks import ARMS, NAMED_ARMS, label_of
 from .game_configs import new_config, parse_options, use_adapters, variant
 
 TRAINED = (2, 3)
-# Three games of two actions for each of three: comparing two payoffs is learned first.
-SIZES = (2, 2, 2, 3)
+# Four games of two actions for each of three: comparing two payoffs is learned first.
+SIZES = (2, 2, 2, 2, 3)
+# Games with a pure equilibrium, most of those drawn at size 2, are learned early.
+MIXED_SHARE = 0.7
 STAGES = {"sft": "SFT", "rl": "RL"}
 BASELINES = {"uniform": "uniform play", "best_pure": "best pure", "best_known": "exact solver"}
 
@@ -35,7 +37,12 @@ def matrix_config(name: str, argument: str | None, expert: str = "") -> config_d
     config = new_config(name, options["policy"])
     config.name += variant(options, algorithm="rloo", expert="")
     config.domain.name = "matrix"
-    config.domain.options = {"sizes": SIZES, "arms": (), "expert": expert}
+    config.domain.options = {
+        "sizes": SIZES,
+        "arms": (),
+        "expert": expert,
+        "mixed_share": MIXED_SHARE,
+    }
     config.algorithm.name = options["algorithm"]
     config.sft.steps, config.sepo.steps, config.rl.steps = 0, 0, 0
     config.sft.held_out = 0.01
@@ -43,12 +50,13 @@ def matrix_config(name: str, argument: str | None, expert: str = "") -> config_d
     config.rollout.capacity = 1408
     config.rollout.max_action_tokens = 400
     config.rollout.prefill_widths = (128,)
-    config.rollout.row_length = 256
+    config.rollout.row_length = 384
     config.evaluation.greedy, config.evaluation.tasks = True, 50
     config.evaluation.every = 250
     config.checkpoint.every = 1000
     if fresh:
         config.policy.individual_digits, config.policy.num_layers = True, 3
+        config.policy.num_heads, config.policy.num_kv_heads = 2, 1
         config.policy.initializer_range, config.optimizer.name = 0.1, "muon"
         config.evaluation.untrained = False  # no reply of a fresh policy can be read
     else:
@@ -72,9 +80,9 @@ def add_sft(config: config_dict.ConfigDict, argument: str | None) -> None:
     options = parse_matrix_options(argument)
     random = config.domain.options.expert == "random"
     config.sft.batch_size = 16
-    config.sft.steps = 400 if random else 2800
-    config.sft.num_decisions = 8_000 if random else 46_000
-    config.sft.learning_rate, config.sft.final_learning_rate = 3e-3, 1e-4
+    config.sft.steps = 400 if random else 3400
+    config.sft.num_decisions = 8_000 if random else 55_000
+    config.sft.learning_rate, config.sft.final_learning_rate = 2e-3, 1e-4
     config.sft.warmup_steps = 50
     if options["policy"] != "fresh":
         config.sft.steps, config.sft.num_decisions = 60, 600

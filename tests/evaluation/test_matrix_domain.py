@@ -7,7 +7,7 @@ import pytest
 
 from sepo_jax.domains.matrix_game import parse, reply, workings
 from sepo_jax.domains.matrix_rules import MatrixRules, game_of_task, relative_residual
-from sepo_jax.evaluation.matrix_benchmark import residual_reward
+from sepo_jax.evaluation.matrix_benchmark import has_saddle, residual_reward
 from sepo_jax.evaluation.matrix_domain import MatrixBenchmark
 from sepo_jax.games.generate import content_hash
 from sepo_jax.training import read_settings, to_dict, train
@@ -77,6 +77,18 @@ def test_a_size_named_twice_comes_twice_as_often():
     tables = payoffs_of(tasks)
     assert [len(table) for table in tables] == [2, 2, 3] * 30
     assert len({content_hash(table) for table in tables}) == 90
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
+def test_games_without_a_pure_equilibrium_come_as_often_as_asked(share):
+    domain = MatrixBenchmark((2, 2, 3), mixed_share=share)
+    tables = payoffs_of(domain.training_tasks(300, seed=3))
+    assert len({content_hash(table) for table in tables}) == 300
+    for size, count in ((2, 200), (3, 100)):
+        mixed = [not has_saddle(table) for table in tables if len(table) == size]
+        assert len(mixed) == count and sum(mixed) == round(share * count)
+        # Evenly spread: the share holds of every beginning, up to one game.
+        assert all(abs(sum(mixed[:k]) - share * k) <= 1 for k in range(count))
 
 
 def test_rewards_of_the_environment_are_those_of_the_benchmark():
@@ -174,6 +186,8 @@ def test_baselines_of_the_same_games():
         ({"sizes": (0,)}, "size must be at least 1"),
         ({"arms": ("dense/13",)}, "arm 'dense/13'.*dense/1?2"),
         ({"expert": "solved"}, "expert 'solved'.*solver"),
+        ({"mixed_share": 1.5}, "mixed_share=1.5.*from 0 to 1"),
+        ({"sizes": (1, 2), "mixed_share": 0.5}, "two or more actions"),
     ],
 )
 def test_bad_arguments(arguments, message):
