@@ -21,8 +21,8 @@ from sepo_jax.training import matrix_configs as shared
 def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     """The config; options of the argument are those of `matrix_configs.matrix_config`."""
     config = shared.matrix_config("matrix_rl", argument, expert="random")
-    shared.add_sft(config, argument)
-    shared.add_rl(config, argument)
+    shared.add_sft(config, argument, steps=400)
+    shared.add_rl(config, argument, steps=250)
     return config
 
 

@@ -3,6 +3,7 @@
 A config file names its stages and numbers; see `configs/matrix/sft.py`.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -74,14 +75,16 @@ def matrix_config(name: str, argument: str | None, expert: str = "") -> config_d
     return config
 
 
-def add_sft(config: config_dict.ConfigDict, argument: str | None) -> None:
-    """Adds imitation of the expert that the options name; of the random one a few steps, which
-    teach the form of an answer."""
+def add_sft(config: config_dict.ConfigDict, argument: str | None, steps: int = 3400) -> None:
+    """Adds imitation of the expert that the options name.
+
+    Args:
+      config, argument: of the run.
+      steps: of a fresh policy; each sees games of its own.
+    """
     options = parse_matrix_options(argument)
-    random = config.domain.options.expert == "random"
-    config.sft.batch_size = 16
-    config.sft.steps = 400 if random else 3400
-    config.sft.num_decisions = 8_000 if random else 55_000
+    config.sft.batch_size, config.sft.steps = 16, steps
+    config.sft.num_decisions = math.ceil(steps * 16 / (1 - config.sft.held_out))
     config.sft.learning_rate, config.sft.final_learning_rate = 2e-3, 1e-4
     config.sft.warmup_steps = 50
     if options["policy"] != "fresh":
@@ -92,12 +95,12 @@ def add_sft(config: config_dict.ConfigDict, argument: str | None) -> None:
         config.sft.steps, config.sft.num_decisions, config.sft.batch_size = 4, 40, 4
 
 
-def add_rl(config: config_dict.ConfigDict, argument: str | None) -> None:
-    """Adds reinforcement learning on 1 - residual."""
+def add_rl(config: config_dict.ConfigDict, argument: str | None, steps: int = 100) -> None:
+    """Adds reinforcement learning on 1 - residual; `steps` are those of a fresh policy."""
     options = parse_matrix_options(argument)
     if options["policy"] == "fresh":
         config.rollout.row_length = 576  # a reply may be as long as max_action_tokens allows
-    config.rl.steps, config.rl.tasks_per_step, config.rl.rollouts_per_task = 100, 16, 8
+    config.rl.steps, config.rl.tasks_per_step, config.rl.rollouts_per_task = steps, 16, 8
     config.rl.learning_rate, config.rl.final_learning_rate = 3e-4, 3e-5
     if options["policy"] != "fresh":
         config.rl.steps, config.rl.tasks_per_step, config.rl.rollouts_per_task = 20, 4, 4
@@ -137,7 +140,8 @@ def matrix_table(name: str, stage: str, argument: str | None, title: str) -> dic
         "notes": (
             f"Success: a valid answer whose two-sided residual is at most a tenth of the payoff "
             f"range; {config.evaluation.tasks} games an arm, the same for every seed; replies are "
-            "greedy. Trained on dense games of sizes 2 and 3 alone. Minutes are of the whole run, "
+            "greedy. Trained on dense games of sizes 2 and 3 alone, "
+            f"{MIXED_SHARE:.0%} of them without a pure equilibrium. Minutes are of the whole run, "
             "compilation included."
         ),
     }
