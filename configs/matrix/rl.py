@@ -22,7 +22,7 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     """The config; options of the argument are those of `matrix_configs.matrix_config`."""
     config = shared.matrix_config("matrix_rl", argument, expert="random")
     shared.add_sft(config, argument, steps=400)
-    shared.add_rl(config, argument, steps=250)
+    shared.add_rl(config, argument, steps=150)
     return config
 
 
