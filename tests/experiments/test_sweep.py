@@ -8,6 +8,9 @@ from types import SimpleNamespace
 import pytest
 from script_modules import script_module
 
+from sepo_jax.training import read_settings, to_dict
+from sepo_jax.training.run_directory import RunDirectory
+
 
 def test_the_mean_row_has_students_interval():
     # Seed column and minutes are left out; 1, 2, 3 have s = 1 and t(0.975, 2) / sqrt(3) = 2.484.
@@ -34,6 +37,19 @@ def test_a_run_keeps_the_time_it_took(tmp_path, monkeypatch):
     train({}, tmp_path / "cut", False, False)
     assert timed_run.train_timed({}, tmp_path / "cut") == (summary, None)
     assert asked == [False, True, False, True]
+
+
+def test_a_finished_run_is_read_and_not_trained_again(tmp_path, monkeypatch):
+    timed_run = script_module("timed_run")
+    monkeypatch.setattr(timed_run, "train", None)
+    run = RunDirectory.create(tmp_path / "run", to_dict(read_settings({"seed": 3})))
+    run.write_json("summary.json", {"seed": 3, "sft/step": 7})
+    (run.path / "seconds.json").write_text("12.5")
+    (run.path / "policy").mkdir()
+    found = timed_run.train_timed({"seed": 3}, run.path)
+    assert found == ({"seed": 3, "sft/step": 7}, 12.5)
+    with pytest.raises(ValueError, match="seed: 3 -> 4"):
+        timed_run.train_timed({"seed": 4}, run.path)
 
 
 @pytest.mark.parametrize(
