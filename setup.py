@@ -38,6 +38,7 @@ setup(
             "ruff>=0.6",
             "gguf>=0.10",
             "openai>=1.40",
+            "bm25s>=0.3",
         ],
         "endpoint": ["openai>=1.40"],
         "gguf": ["gguf>=0.10"],
@@ -46,5 +47,6 @@ setup(
         "parity": ["torch>=2.4", "peft>=0.17"],
         "ray": ["ray>=2.40"],
         "tpu": ["libtpu"],  # its compiler alone, for experiments/dry_run.py
+        "webshop": ["bm25s>=0.3"],
     },
 )

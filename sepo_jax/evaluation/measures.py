@@ -177,6 +177,25 @@ MEASURES: dict[str, Measure] = {
             "share of the payoff range; mean over the replies that can be read.",
         ),
         Measure(
+            "score",
+            "Score",
+            "higher",
+            "Share of an instruction that the purchase fulfils, in [0, 1], and 0 without one; mean "
+            "over episodes.",
+        ),
+        Measure(
+            "bought",
+            "Purchases",
+            "higher",
+            "Share of episodes that end with a purchase, right or wrong.",
+        ),
+        Measure(
+            "turns",
+            "Turns",
+            "lower",
+            "Mean number of replies in an episode.",
+        ),
+        Measure(
             "loss",
             "Loss",
             "lower",

@@ -14,30 +14,13 @@ Definitions are those of the SEPO authors' evaluation (arXiv 2605.30854); `rewar
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 
 from sepo_jax.domains.base import Decision
+from sepo_jax.domains.figures import Estimate, rate
 from sepo_jax.sepo.episodes import COLLUSIVE, EXPLOITER, TRAIN, EpisodeArrays
 from sepo_jax.sepo.reward import SepoWeights, objective_terms, objective_value
-
-NORMAL_QUANTILE = 1.959964  # 97.5 %
-
-
-class Estimate(NamedTuple):
-    """A figure with its 95 % interval.
-
-    Attributes:
-      value: the estimate.
-      low, high: ends of the interval; NaN when there are too few episodes for one.
-      count: present episodes of the pools (or decisions, for rates of decisions) behind it.
-    """
-
-    value: float
-    low: float
-    high: float
-    count: int
 
 
 def evaluate(
@@ -76,17 +59,6 @@ def evaluate(
     if total > 0:
         result["legal_rate"] = rate(total - arrays.invalid[played].sum(), total)
     return result
-
-
-def rate(successes: float, count: float) -> Estimate:
-    """A share with Wilson's 95 % interval, which stays in [0, 1] and is wide at 0 and 1."""
-    if not 0 <= successes <= count or count <= 0:
-        raise ValueError(f"a rate needs 0 <= successes <= count, not {successes} of {count}")
-    share, z = successes / count, NORMAL_QUANTILE
-    spread = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
-    centre, divisor = share + z**2 / (2 * count), 1 + z**2 / count
-    low, high = (centre - spread) / divisor, (centre + spread) / divisor
-    return Estimate(share, max(low, 0.0), min(high, 1.0), int(count))
 
 
 def action_rates(decisions: Iterable[Decision]) -> dict[str, Estimate]:

@@ -13,6 +13,7 @@ from sandbox.toys_files import WORDS, Notes
 
 from sepo_jax.domains import Kuhn, TablePolicy
 from sepo_jax.domains.kuhn_players import opponent_tables
+from sepo_jax.domains.webshop import WebShop
 from sepo_jax.sandbox.base import BaseEnvironment
 from sepo_jax.sandbox.environments import domain_environments, replayed
 from sepo_jax.sandbox.protocol import Prompt, SnapshotRefused, Turn
@@ -116,6 +117,9 @@ CASES = {
     "pennies": Case(Pennies, (8,), legal_or_not),
     "countdown": Case(replayed(countdown), (12, 17), number),
     "notes": Case(Notes, NOTES_TASKS, command),
+    "webshop": Case(
+        domain_environments(WebShop(products=100)), ({"split": "train"},), legal_or_not
+    ),
 }
 
 
