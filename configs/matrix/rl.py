@@ -6,6 +6,8 @@ policy whose replies nobody can read is never rewarded.
 Claim: exploitability as the reward teaches play of unseen sizes too, but how much differs from seed
 to seed more than after imitation of the solver.
 
+Measured: every seed ends at uniform play whatever the payoffs.
+
     python experiments/train.py --config=configs/matrix/rl.py
     python experiments/train.py --config=configs/matrix/rl.py:algorithm=grpo
     python experiments/sweep.py --config=configs/matrix/rl.py --write      # five seeds

@@ -4,6 +4,8 @@ Claim: trained on dense anonymous games of sizes 2 and 3 alone, the policy answe
 distribution at least 95% of the time at these sizes and succeeds at four of five 2x2 games, where
 the best pure profile succeeds at two of three; the rest of the benchmark shows what transfers.
 
+Measured: no reply at any other size is valid.
+
     python experiments/train.py --config=configs/matrix/sft.py
     python experiments/train.py --config=configs/matrix/sft.py:policy=smollm2
     python experiments/sweep.py --config=configs/matrix/sft.py --write     # five seeds
