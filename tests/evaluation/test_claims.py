@@ -154,6 +154,6 @@ def test_another_file_is_not_overwritten(tmp_path):
     path = tmp_path / "sepo_kuhn.json"
     other = HEADING | {"seeds": [], "commit": "", "columns": ["seed"], "rows": [[1]]}
     path.write_text(json.dumps(other), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"has the columns \['seed'\], not those of claims"):
+    with pytest.raises(ValueError, match=r"has the columns \['seed'\], not \['claim'"):
         merge_rows(path, [row("sepo/one")], HEADING, list(CLAIMS))
     assert json.loads(path.read_text(encoding="utf-8")) == other
