@@ -126,9 +126,11 @@ def write_table(path: Path, record: Mapping) -> Path:
 
 def table_of(rows: list, commits: set[str], record: Mapping) -> dict:
     """The results table of all models scored so far, the last of them in `record`."""
+    # Where files are written changes no figure.
+    told = [word for word in sys.argv[1:] if not word.startswith(("--out=", "--results="))]
     return {
         "title": "Matrix games: shares of valid answers and of success, by arm and model.",
-        "command": shlex.join(["python", "experiments/evaluate.py", *sys.argv[1:]]),
+        "command": shlex.join(["python", "experiments/evaluate.py", *told]),
         "seeds": [record["seed"]],
         "commit": commits.pop() if len(commits) == 1 else "several",
         "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
