@@ -3,15 +3,21 @@
 A context is a growing list of tokens, the last of which is pending: it is fed to the policy by the
 next decode step. Everything before it must be in the slot's cache when an action begins, computed
 there by prefill, or copied from a slot whose tokens begin alike. Slots that are free keep what they
-hold until they are needed, so a prompt is computed once as long as any slot still has it.
+hold until they are needed, so what several contexts share, the prompt of a group or all that forks
+have in common with their trunk, is computed once as long as any slot still has it.
 """
 
+import hashlib
 from collections import Counter, OrderedDict
+from collections.abc import Set
 from typing import Any
 
 import numpy as np
 
 from sepo_jax.sandbox.exchange import Commands, ExchangeShape, Report, no_commands
+
+Mark = tuple[int, bytes]
+"""Where an action of a context began: the number of tokens in the cache then, and their digest."""
 
 
 class Context:
@@ -25,6 +31,7 @@ class Context:
       cached: tokens in the slot's cache once all commands handed out are done.
       tokens, logp, entropy: of the action under way or just finished.
       key, limit: of that action.
+      marks: of all its actions, in order.
     """
 
     def __init__(self, owner: Any, ids: list[int], group: int = 0):
@@ -40,6 +47,18 @@ class Context:
         self.limit = 0
         self.source: Context | None = None  # whose beginning this one waits to copy
         self.must_clear = False
+        self.marks: list[Mark] = []
+        self._hashed = 0  # ids in the digest so far
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def mark(self) -> Mark:
+        """Notes that an action begins after the present ids; contexts that begin alike up to there
+        have equal marks."""
+        fresh = self.ids[self._hashed : self.needed]
+        self._digest.update(np.array(fresh, np.int32).tobytes())
+        self._hashed = self.needed
+        self.marks.append((self.needed, self._digest.digest()))
+        return self.marks[-1]
 
     @property
     def needed(self) -> int:
@@ -61,7 +80,8 @@ class SlotTable:
         Args:
           can_cut: whether a copy may hold fewer tokens than its source (a recurrent policy's
             cannot).
-          coming: contexts of each group that are still to come, kept up to date by the caller.
+          coming: how many contexts are still to come, by their group, or by the mark at which they
+            begin where it is known; kept up to date by the caller.
         """
         self._coming = Counter() if coming is None else coming
         self.shape, self.can_cut = shape, can_cut
@@ -70,12 +90,12 @@ class SlotTable:
         self._contexts: list[Context | None] = [None] * shape.slots
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(shape.slots))
         self._cached = [0] * shape.slots  # of free slots
-        self._beginning: list[tuple[int, ...] | None] = [None] * shape.slots
+        self._marks: list[list[Mark]] = [[] for _ in range(shape.slots)]
         self._groups = [0] * shape.slots
-        self._holders: dict[tuple[int, ...], list[int]] = {}
+        self._holders: dict[Mark, list[int]] = {}  # slots with that mark
         self._preparing: OrderedDict[Context, None] = OrderedDict()
         self._halts: set[int] = set()
-        self._cuts: list[tuple[int, int]] = []  # (slot, length): slots taken over in place
+        self._copies: list[tuple[int, int, int]] = []  # (source, target, length) that can be made
 
     def count(self) -> dict[str, int]:
         """Slots by what they do: "decoding", "preparing", "waiting" (for a sandbox), "free"."""
@@ -93,6 +113,9 @@ class SlotTable:
         """Asks for an action after the context's ids."""
         context.tokens, context.logp, context.entropy = [], [], []
         context.key, context.limit = key, limit
+        mark = context.mark()
+        if context.slot is not None:
+            self._register(context.slot, mark)
         self._preparing[context] = None
 
     def release(self, context: Context) -> None:
@@ -146,69 +169,94 @@ class SlotTable:
     def _place(self) -> None:
         """Gives slots to contexts without one, first come first served."""
         placeless = [context for context in self._preparing if context.slot is None]
-        wanted = {tuple(context.ids[:-1]) for context in placeless}
+        wanted = {context.marks[-1] for context in placeless}
         for context in placeless[: len(self._free)]:
-            beginning = tuple(context.ids[:-1])
-            holder = self._holder(beginning)
-            slot = holder if holder in self._free else self._least_wanted(wanted)
+            mark, length = context.marks[-1], context.needed
+            holders = [slot for slot in self._holders.get(mark, ()) if self._serves(slot, mark)]
+            slot = self._choose(length, holders, wanted)
             del self._free[slot]
-            context.slot, self._contexts[slot] = slot, context
-            context.cached, context.must_clear, context.source = 0, False, None
-            if slot == holder:
-                context.cached = len(beginning)
-                self.forked += len(beginning)
-                if self._cached[slot] > len(beginning):
-                    self._cuts.append((slot, len(beginning)))
-                continue
+            context.slot, context.source, context.cached = slot, None, 0
+            context.must_clear = not holders
+            if slot in holders:
+                context.cached = length
+                if self._cached[slot] > length:
+                    self._copies.append((slot, slot, length))
+            elif holders:
+                self._copy(context, min(holders, key=lambda each: self._missing(each, length)))
+            self.forked += context.cached
             self._forget(slot)
-            self._groups[slot] = context.group
-            if beginning:
-                self._beginning[slot] = beginning
-                self._holders.setdefault(beginning, []).append(slot)
-            if holder is None:
-                context.must_clear = True
-            else:
-                context.source = self._contexts[holder]
+            self._contexts[slot], self._groups[slot] = context, context.group
+            for each in context.marks:
+                self._register(slot, each)
 
-    def _holder(self, beginning: tuple[int, ...]) -> int | None:
-        """A slot whose tokens begin so, a free one first."""
-        found = None
-        for slot in self._holders.get(beginning, ()):
-            context, length = self._contexts[slot], len(beginning)
-            if context is None:
-                if self._cached[slot] == length or (self.can_cut and self._cached[slot] > length):
-                    return slot
-            elif self.can_cut or (context in self._preparing and context.needed == length):
-                found = slot
-        return found
+    def _serves(self, slot: int, mark: Mark) -> bool:
+        """Whether a slot with this mark can be cut to it, or will be there by itself."""
+        context, length = self._contexts[slot], mark[0]
+        if context is None:
+            return self._cached[slot] == length or (self.can_cut and self._cached[slot] > length)
+        return self.can_cut or (context in self._preparing and context.needed == length)
 
-    def _least_wanted(self, wanted: set[tuple[int, ...]]) -> int:
-        """The free slot that was freed first, sparing the only holders of wanted beginnings, and of
-        those of a group that has more contexts to come."""
-        for slot in self._free:
-            beginning = self._beginning[slot]
-            needed = beginning in wanted or self._coming[self._groups[slot]] > 0
-            if beginning is None or not needed or len(self._holders[beginning]) > 1:
-                return slot
-        return next(iter(self._free))
+    def _missing(self, slot: int, length: int) -> int:
+        """How many of its first tokens a slot has yet to compute."""
+        context = self._contexts[slot]
+        return 0 if context is None else max(length - context.cached, 0)
+
+    def _copy(self, context: Context, source: int) -> None:
+        """Has a context become a copy of a slot: at once where that is free, and so at rest."""
+        context.source = self._contexts[source]
+        if context.source is None:
+            length = context.needed if self.can_cut else -1
+            self._copies.append((source, context.slot, length))
+            context.cached = context.needed
+
+    def _choose(self, length: int, holders: list[int], wanted: Set[Mark]) -> int:
+        """The free slot of which least is lost when a context takes it, keeping `length` tokens of
+        one of the holders; of several a holder, or the one that was freed first."""
+
+        def loss(slot: int) -> tuple[int, bool]:
+            return self._loss(slot, length if slot in holders else -1, wanted), slot not in holders
+
+        return min(self._free, key=loss)
+
+    def _loss(self, slot: int, kept: int, wanted: Set[Mark]) -> int:
+        """What no other slot has and contexts to come begin with, beyond the first `kept` tokens:
+        2 if any of them is known to, 1 if it is the prompt of a group with more to come, else 0."""
+        worst = 0
+        for place, mark in enumerate(self._marks[slot]):
+            worth = int(place == 0 and self._coming.get(self._groups[slot], 0) > 0)
+            if mark in wanted or self._coming.get(mark, 0) > 0:
+                worth = 2
+            if worth <= worst or mark[0] <= kept or not self._serves(slot, mark):
+                continue
+            others = (other for other in self._holders[mark] if other != slot)
+            if not any(self._serves(other, mark) for other in others):
+                worst = worth
+        return worst
+
+    def _register(self, slot: int, mark: Mark) -> None:
+        if mark[0]:
+            self._marks[slot].append(mark)
+            self._holders.setdefault(mark, []).append(slot)
 
     def _forget(self, slot: int) -> None:
-        beginning, self._beginning[slot] = self._beginning[slot], None
-        if beginning is not None:
-            self._holders[beginning].remove(slot)
-            if not self._holders[beginning]:
-                del self._holders[beginning]
+        for mark in self._marks[slot]:
+            self._holders[mark].remove(slot)
+            if not self._holders[mark]:
+                del self._holders[mark]
+        self._marks[slot] = []
 
     def _clear(self, commands: Commands) -> None:
+        # What is copied this time is copied after slots are cleared and filled.
+        read = {source for source, target, _ in self._copies if source != target}
         for context in self._preparing:
-            if context.must_clear:
+            if context.must_clear and context.slot not in read:
                 commands.clear[context.slot] = True
                 context.cached, context.must_clear = 0, False
 
     def _prefill(self, commands: Commands) -> None:
         used = [[] for _ in self.shape.widths]  # rows taken of each call of each width
         for context in self._preparing:
-            if context.slot is None or context.source is not None:
+            if context.slot is None or context.source is not None or context.must_clear:
                 continue
             first_call = 0
             while (missing := context.needed - context.cached) > 0:
@@ -234,10 +282,10 @@ class SlotTable:
 
     def _fork(self, commands: Commands) -> None:
         count = 0
-        for slot, length in self._cuts:
-            commands.forks[count] = (slot, slot, length)
+        for copy in self._copies:
+            commands.forks[count] = copy
             count += 1
-        self._cuts.clear()
+        self._copies.clear()
         for context in self._preparing:
             source = context.source
             if source is None or source.source is not None or source.cached < context.needed:
@@ -251,7 +299,9 @@ class SlotTable:
 
     def _start(self, commands: Commands) -> None:
         for context in list(self._preparing):
-            if context.slot is None or context.source or context.cached != context.needed:
+            if context.slot is None or context.source is not None or context.must_clear:
+                continue
+            if context.cached != context.needed:
                 continue
             slot = context.slot
             commands.start[slot] = True
