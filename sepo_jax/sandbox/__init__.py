@@ -15,7 +15,7 @@ _PLACES = {
         "domain_environments",
         "replayed",
     ),
-    "episodes": ("Action", "EpisodeRequest", "EpisodeResult", "StopRules"),
+    "episodes": ("Action", "EpisodeRequest", "EpisodeResult", "Past", "StopRules"),
     "in_process": ("InProcessPool",),
     "isolation": ("Limits", "probe"),
     "process_pool": ("ProcessPool",),

@@ -1,18 +1,21 @@
 """The host queue: the one object that the device loop talks to.
 
 Each exchange it takes what the slots sampled, hands finished actions to the sandboxes, and returns
-what comes next: observations, further episodes, copies of slots, or the end. It holds numpy arrays
-only and never raises: an error becomes a code that ends the device loop, and `raise_error` raises
-it afterwards. What is sampled does not depend on when which sandbox answers.
+what comes next: observations, further episodes, copies of slots, or the end. An episode that has
+ended may bring follow-ups, such as forks of it. The queue holds numpy arrays only and never raises:
+an error becomes a code that ends the device loop, and `raise_error` raises it afterwards. What is
+sampled does not depend on when which sandbox answers.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
+from sepo_jax.sandbox.backlog import Backlog, Line, places
 from sepo_jax.sandbox.episodes import (
     Codec,
     Conversation,
@@ -20,6 +23,7 @@ from sepo_jax.sandbox.episodes import (
     EpisodeResult,
     RunningEpisode,
     StopRules,
+    coming,
 )
 from sepo_jax.sandbox.exchange import FAILED, FINISHED, Commands, ExchangeShape, Report, no_commands
 from sepo_jax.sandbox.protocol import (
@@ -29,9 +33,10 @@ from sepo_jax.sandbox.protocol import (
     Failure,
     Pool,
     SandboxError,
-    TooManyFailures,
+    SnapshotRefused,
     Turn,
 )
+from sepo_jax.sandbox.results import Results
 from sepo_jax.sandbox.slots import SlotTable
 from sepo_jax.sandbox.statistics import Statistics
 
@@ -64,6 +69,7 @@ class HostQueue:
         max_failed_fraction: float = 0.5,
         patience: float = 600.0,
         on_result: Callable[[EpisodeResult], None] | None = None,
+        follow_ups: Callable[[EpisodeResult], Sequence[EpisodeRequest]] | None = None,
     ):
         """A queue over fresh slots.
 
@@ -80,53 +86,37 @@ class HostQueue:
           ahead: episodes of a device whose environment is reset before slots are free for them; by
             default a quarter of the slots.
           max_failed_fraction: share of failed episodes above which the run is given up; one where
-            every episode failed always is.
+            every episode failed always is. Requests and follow-ups together are judged at the end.
           patience: seconds that a device waits with nothing to decode, and no sandbox answers,
             until it is.
           on_result: called with each result as it comes.
+          follow_ups: called with each result, failed ones too; the episodes that it asks for are
+            played next, on the same device. It alone gets the snapshots, which may be large.
 
         Raises:
           ValueError: seats that name no policy, or more seats of a policy than slots.
         """
-        self._check_seats(seats, len(codecs), shape.slots)
-        if not 0 <= max_failed_fraction <= 1:
-            raise ValueError(f"max_failed_fraction must be in [0, 1], got {max_failed_fraction}")
+        most = places(seats, len(codecs), shape.slots)
         self._pool, self._codecs, self._shape, self._rules = pool, tuple(codecs), shape, rules
         self._seed, self._step, self._seats = seed, step, tuple(seats)
-        self._max_failed_fraction, self._patience = max_failed_fraction, patience
+        self._patience = patience
         self._ahead = max(1, shape.slots // 4) if ahead is None else ahead
-        self._on_result = on_result
+        self._on_result, self._follow_ups = on_result, follow_ups
         cut = [True] * len(codecs) if can_cut is None else list(can_cut)
-        self._coming = Counter(request.group for request in requests)
+        self._coming = Counter(key for request in requests for key in coming(request))
         self._tables = [
             [SlotTable(shape, cuts, self._coming) for cuts in cut] for _ in range(devices)
         ]
-        self._reserved = [[0] * len(codecs) for _ in range(devices)]
-        self._waiting: list[deque[RunningEpisode]] = [deque() for _ in range(devices)]
-        self._requests = deque(enumerate(requests))
-        self._results: list[EpisodeResult | None] = [None] * len(self._requests)
+        self._requests = deque(((number,), request) for number, request in enumerate(requests))
+        self._backlogs = [Backlog(self._requests, most) for _ in range(devices)]
+        self._results = Results((index for index, _ in self._requests), max_failed_fraction)
         self._running: dict[int, RunningEpisode] = {}  # by handle
         self._playing = [0] * devices
         self._share = -(-len(self._requests) // devices)
-        self._failed = 0
         self._lock = threading.Lock()
         self._last_answer = time.monotonic()
         self.error: BaseException | None = None
         self.statistics = Statistics(self._tables)
-
-    @staticmethod
-    def _check_seats(seats: Sequence[int], policies: int, slots: int) -> None:
-        named = isinstance(seats, Sequence) and all(
-            isinstance(policy, int) and 0 <= policy < policies for policy in seats
-        )
-        if not named or not seats:
-            raise ValueError(f"seats {seats!r} must name policies from 0 to {policies - 1}")
-        most = max(list(seats).count(policy) for policy in seats)
-        if most > slots:
-            raise ValueError(
-                f"an episode has {most} seats of one policy and a device {slots} slots; give at "
-                f"least {most} slots"
-            )
 
     def exchange(self, device: int, reports: Sequence[Report]) -> tuple[Commands, ...]:
         """Takes the report of each policy's slots on a device, returns their next commands.
@@ -149,15 +139,8 @@ class HostQueue:
             raise self.error
 
     def results(self) -> list[EpisodeResult]:
-        """One result a request, in their order.
-
-        Raises:
-          SandboxError: before all episodes have ended.
-        """
-        missing = sum(result is None for result in self._results)
-        if missing:
-            raise SandboxError(f"{missing} of {len(self._results)} episodes have not ended")
-        return list(self._results)
+        """One result a request, in their order; see `Results.ordered`."""
+        return self._results.ordered()
 
     def close(self) -> None:
         """Gives up the episodes that still run, so that the pool can serve others."""
@@ -177,8 +160,10 @@ class HostQueue:
             with self._lock:
                 if self.error is not None:
                     return self._end(FAILED)
-                for answer in self._pool.take():
-                    self._receive(answer)
+                # What a pool in this process is asked meanwhile, it has answered at once.
+                while answers := self._pool.take():
+                    for answer in answers:
+                        self._receive(answer)
                 self._admit(device)
                 made = [table.commands() for table in tables]
                 if any(anything for _, anything in made) or any(t.decoding for t in tables):
@@ -208,44 +193,31 @@ class HostQueue:
 
     def _admit(self, device: int) -> None:
         """Starts episodes while slots, or places among those prepared ahead, are free."""
-        waiting = self._waiting[device]
-        while True:
-            while waiting and self._reserve(device):
-                episode = waiting.popleft()
-                episode.reserved = True
-                if episode.pending is not None:
-                    turn, episode.pending = episode.pending, None
-                    self._take_turn(episode, turn, time.monotonic())  # no slot waited for it
-            full = len(waiting) >= self._ahead + self._spare(device)
-            # No device takes what leaves another without work.
-            if not self._requests or full or self._playing[device] >= self._share:
-                return
-            index, request = self._requests.popleft()
-            episode = RunningEpisode(index, request, device, next(_NUMBERS))
-            self._running[episode.handle] = episode
-            self._playing[device] += 1
-            waiting.append(episode)
-            if request.state is None:
-                self._send(episode, "reset", (request.task, request.seed))
-            else:
-                self._send(episode, "restore", request.state)
+        backlog = self._backlogs[device]
+        while (line := backlog.next(self._may_begin(device))) is not None:
+            episode = line.prepared.popleft() if line.prepared else self._start(device, line)
+            backlog.reserve(episode)
+            if episode.pending is not None:
+                turn, episode.pending = episode.pending, None
+                self._take_turn(episode, turn, time.monotonic())  # no slot waited for it
+        while (line := backlog.next_to_prepare(self._ahead, self._may_begin(device))) is not None:
+            line.prepared.append(self._start(device, line))
 
-    def _spare(self, device: int) -> int:
-        """Episodes that the free slots of a device could take at once."""
-        room = []
-        for policy, reserved in enumerate(self._reserved[device]):
-            if seats := self._seats.count(policy):
-                room.append((self._shape.slots - reserved) // seats)
-        return min(room)
+    def _may_begin(self, device: int) -> bool:
+        # No device takes what leaves another without work.
+        return bool(self._requests) and self._playing[device] < self._share
 
-    def _reserve(self, device: int) -> bool:
-        """Sets a slot aside for each seat, if there are as many: no episode then ever waits for a
-        slot that another one holds while that one waits for it."""
-        if not self._spare(device):
-            return False
-        for policy in range(len(self._codecs)):
-            self._reserved[device][policy] += self._seats.count(policy)
-        return True
+    def _start(self, device: int, line: Line) -> RunningEpisode:
+        """Begins the next episode of a line."""
+        index, request = line.requests.popleft()
+        episode = RunningEpisode(index, request, device, next(_NUMBERS), line)
+        self._running[episode.handle] = episode
+        self._playing[device] += 1
+        if request.state is None:
+            self._send(episode, "reset", (request.task, request.seed))
+        else:
+            self._send(episode, "restore", request.state)
+        return episode
 
     def _send(self, episode: RunningEpisode, kind: str, payload=None) -> None:
         number, begin = next(_NUMBERS), time.monotonic()
@@ -262,7 +234,9 @@ class HostQueue:
         self._last_answer = time.monotonic()
         episode.call = 0
         if answer.failure is not None:
-            self._end_episode(episode, "failed", failure=answer.failure)
+            self._end_episode(episode, "failed", failure=_explained(episode, answer.failure))
+        elif answer.state is not None:
+            self._keep(episode, answer.state, answer.arrived)
         elif episode.reserved:
             self._take_turn(episode, answer.turn, answer.arrived)
         else:
@@ -271,24 +245,22 @@ class HostQueue:
     def _take_turn(self, episode: RunningEpisode, turn: Turn, arrived: float) -> None:
         """Goes on with what an environment answered."""
         self._has_come(episode)
-        episode.rewards.append(turn.rewards)
-        if turn.done:
-            return self._end_episode(episode, "finished", record=turn.record)
-        if self._rules.turns and episode.turn + 1 >= self._rules.turns:
-            return self._end_episode(episode, "turn_limit")
-        if unknown := [seat for seat in turn.prompts if seat >= len(self._seats)]:
-            failure = Failure(
-                "bad_answer",
-                f"seat {unknown[0]} was asked; the rollout has seats 0 to {len(self._seats) - 1}",
-            )
-            return self._end_episode(episode, "failed", failure=failure)
         try:
+            if episode.is_resuming:
+                turn = self._resume(episode, turn)
+            episode.rewards.append(turn.rewards)
+            if turn.done:
+                return self._end_episode(episode, "finished", record=turn.record)
+            if self._rules.turns and episode.turn + 1 >= self._rules.turns:
+                return self._end_episode(episode, "turn_limit")
             began = [self._converse(episode, seat, turn) for seat in sorted(turn.prompts)]
-        except BadAnswer as error:
-            failure = Failure("bad_answer", str(error))
-            return self._end_episode(episode, "failed", failure=failure)
+        except (BadAnswer, SnapshotRefused) as error:
+            kind = "refused" if isinstance(error, SnapshotRefused) else "bad_answer"
+            return self._end_episode(episode, "failed", failure=Failure(kind, str(error)))
         episode.turn += 1
-        limits = [self._limit(episode, conversation, len(began)) for conversation in began]
+        limits = [
+            self._rules.limit(len(each.context.ids), episode.sampled, len(began)) for each in began
+        ]
         for conversation, (limit, reason) in zip(began, limits, strict=True):
             if limit < 1:
                 self._refuse_first_prompt(episode, conversation)
@@ -302,47 +274,53 @@ class HostQueue:
             key = (self._seed, self._step, request.group, request.member, first)
             self.statistics.ready(conversation.context, arrived)
             self._table(episode, conversation).begin(conversation.context, key, limit)
+        if episode.request.keep_snapshots:
+            episode.saving_since = time.monotonic()
+            self._send(episode, "snapshot")
+
+    def _resume(self, episode: RunningEpisode, turn: Turn) -> Turn:
+        """Takes up the past of an episode whose environment was restored; the turn, with what was
+        paid then.
+
+        Raises:
+          SnapshotRefused: another turn than was pending at the snapshot.
+        """
+        past = episode.request.past
+        if dict(turn.prompts) != {action.seat: action.prompt for action in past.asked}:
+            raise SnapshotRefused(
+                f"the restored environment does not ask what it asked at turn {past.turn}, where "
+                "the snapshot was taken: its snapshots do not keep all of its state"
+            )
+        episode.recall([self._codecs[policy] for policy in self._seats])
+        return dataclasses.replace(turn, rewards=past.rewards[-1])
 
     def _converse(self, episode: RunningEpisode, seat: int, turn: Turn) -> Conversation:
         """The conversation in which a seat answers its prompt."""
         prompt, conversation = turn.prompts[seat], episode.conversations.get(seat)
-        if prompt.continues:
-            if conversation is None:
-                raise BadAnswer(
-                    f"the first prompt of seat {seat} continues a context; none exists, nor does "
-                    "a snapshot bring one along"
-                )
-            conversation.follow(prompt)
-            return conversation
-        if conversation is not None:
-            self._table(episode, conversation).release(conversation.context)
-        codec = self._codecs[self._seats[seat]]
-        conversation = Conversation(episode.contexts, seat, codec, prompt, episode)
-        episode.contexts += 1
-        episode.conversations[seat] = conversation
+        if seat >= len(self._seats):
+            raise BadAnswer(
+                f"seat {seat} was asked; the rollout has seats 0 to {len(self._seats) - 1}"
+            )
+        if prompt.continues and conversation is None:
+            raise BadAnswer(
+                f"the first prompt of seat {seat} continues a context; none exists, nor does the "
+                "request bring one along as its past"
+            )
+        if not prompt.continues:
+            if conversation is not None:
+                self._table(episode, conversation).release(conversation.context)
+            codec = self._codecs[self._seats[seat]]
+            conversation = Conversation(episode.contexts, seat, codec, episode)
+            episode.contexts += 1
+            episode.conversations[seat] = conversation
+        conversation.ask(prompt)
         return conversation
-
-    def _limit(
-        self, episode: RunningEpisode, conversation: Conversation, seats: int
-    ) -> tuple[int, str]:
-        """Most tokens of the next action, and what would be to blame if there is none.
-
-        Of the tokens that the episode has left, each of the `seats` that act at once gets a share.
-        """
-        rules = self._rules
-        limits = [
-            (rules.capacity - len(conversation.context.ids), "context_full"),
-            (rules.action_tokens, ""),
-        ]
-        if rules.episode_tokens:
-            limits.append(((rules.episode_tokens - episode.sampled) // seats, "token_limit"))
-        return min(limits)
 
     def _refuse_first_prompt(self, episode: RunningEpisode, conversation: Conversation) -> None:
         length = len(conversation.context.ids)
         if episode.turn == 0 and length >= self._rules.capacity:
             raise ValueError(
-                f"the first prompt of episode {episode.index} has {length} tokens and a context "
+                f"the first prompt of episode {episode.index[0]} has {length} tokens and a context "
                 f"holds {self._rules.capacity}, reply and all; raise the capacity or shorten it"
             )
 
@@ -355,7 +333,17 @@ class HostQueue:
         episode.actions.append(action)
         episode.awaited.discard(conversation.seat)
         self.statistics.acted(conversation.context)
-        if not episode.awaited:
+        self._step_if_due(episode)
+
+    def _keep(self, episode: RunningEpisode, state: bytes, arrived: float) -> None:
+        """Takes the snapshot of the turn under way."""
+        episode.snapshots[episode.turn] = state
+        self.statistics.saved(arrived - episode.saving_since)
+        episode.saving_since = None
+        self._step_if_due(episode)
+
+    def _step_if_due(self, episode: RunningEpisode) -> None:
+        if not episode.awaited and episode.saving_since is None:
             self._send(episode, "step", episode.replies())
 
     def _end_episode(self, episode, status: str, record=None, failure=None) -> None:
@@ -366,30 +354,36 @@ class HostQueue:
         self._send(episode, "close")
         del self._running[episode.handle]
         self._playing[episode.device] -= 1
-        if episode.reserved:
-            for policy in range(len(self._codecs)):
-                self._reserved[episode.device][policy] -= self._seats.count(policy)
-        else:
-            self._waiting[episode.device].remove(episode)
+        self._backlogs[episode.device].leave(episode)
         result = episode.result(status, record, failure)
-        self._results[episode.index] = result
         self.statistics.ended([c.context for c in conversations], status, failure)
         if self._on_result is not None:
             self._on_result(result)
-        if failure is not None:
-            self._count_failure(failure)
+        if self._follow_ups is not None:
+            self._bring(episode, self._follow_ups(result))
+            result = dataclasses.replace(result, snapshots={})
+        self._results.put(episode.index, result)
+
+    def _bring(self, episode: RunningEpisode, requests: Sequence[EpisodeRequest]) -> None:
+        """Lines up the follow-ups of an episode."""
+        numbered = [((*episode.index, number), each) for number, each in enumerate(requests)]
+        for index, request in numbered:
+            self._results.expect(index)
+            self._coming.update(coming(request))
+        self._backlogs[episode.device].add(episode.index[0], numbered)
 
     def _has_come(self, episode: RunningEpisode) -> None:
-        self._coming[episode.request.group] -= episode.is_coming
-        episode.is_coming = False
+        self._coming.subtract(episode.coming)
+        episode.coming = ()
 
-    def _count_failure(self, failure: Failure) -> None:
-        self._failed += 1
-        total, share = len(self._results), self._max_failed_fraction
-        too_many = self._failed > share * total
-        if too_many or self._failed == total:
-            most = f", more than the allowed share of {share:g}" if too_many else ""
-            raise TooManyFailures(
-                f"{self._failed} of {total} episodes failed{most}; the last: {failure.kind}: "
-                f"{failure.message}"
-            )
+
+def _explained(episode: RunningEpisode, failure: Failure) -> Failure:
+    """The failure of an episode's call, with what to do about it where that is a snapshot."""
+    if episode.saving_since is None:
+        return failure
+    return Failure(
+        failure.kind,
+        f"no snapshot of turn {episode.turn}, which was to be kept so that other episodes can "
+        f"branch there: {failure.message}. Play it without branch points, or wrap an environment "
+        "that repeats itself in sandbox.replayed",
+    )

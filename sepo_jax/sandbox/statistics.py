@@ -25,7 +25,8 @@ class Statistics:
         on: a loop that is still compiled has no slots.
       blocked: seconds in which a device had nothing to do until a sandbox answered.
       work, decoding: context seconds with work, and those of them in which it decoded.
-      sampled, actions, exchanges, ignored_answers: how many.
+      sampled, actions, exchanges, ignored_answers, snapshots: how many.
+      saving: seconds from asking for a snapshot to its arrival, over all snapshots.
       statuses, failures: episodes by status, and failed ones by kind.
     """
 
@@ -39,8 +40,8 @@ class Statistics:
         self._ready: dict[Context, float] = {}
         self._started: dict[Context, float] = {}
         self.seconds = dict.fromkeys(PHASES, 0.0)
-        self.blocked = self.work = self.decoding = 0.0
-        self.sampled = self.actions = self.exchanges = self.ignored_answers = 0
+        self.blocked = self.work = self.decoding = self.saving = 0.0
+        self.sampled = self.actions = self.exchanges = self.ignored_answers = self.snapshots = 0
         self.statuses: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
 
@@ -81,6 +82,11 @@ class Statistics:
         self.work += now - self._ready.pop(context)
         self.decoding += now - self._started.pop(context)
 
+    def saved(self, seconds: float) -> None:
+        """A snapshot has come, so long after it was asked for."""
+        self.snapshots += 1
+        self.saving += seconds
+
     def ended(self, contexts: Sequence[Context], status: str, failure: Failure | None) -> None:
         """An episode with these contexts has ended."""
         for context in contexts:
@@ -106,6 +112,8 @@ class Statistics:
             "actions": self.actions,
             "exchanges": self.exchanges,
             "ignored_answers": self.ignored_answers,
+            "snapshots": self.snapshots,
+            "snapshot_seconds": self.saving,
             "blocked_seconds": self.blocked,
             "decoding_share": self.decoding / self.work if self.work else 1.0,
             "busy_share": busy / total if total else 0.0,

@@ -6,7 +6,7 @@ import threading
 import time
 
 from sepo_jax.sandbox.exchange import RUNNING, no_report
-from sepo_jax.sandbox.protocol import Answer, Failure
+from sepo_jax.sandbox.protocol import Answer, Failure, SnapshotRefused
 
 END, VOCABULARY = 0, 50
 
@@ -126,16 +126,22 @@ class ShuffledPool:
             if call.kind == "close":
                 return self.environments.pop(call.episode, None)
             try:
-                if call.kind == "reset":
-                    self.environments[call.episode] = self.make()
-                    turn = self.environments[call.episode].reset(*call.payload)
-                else:
-                    turn = getattr(self.environments[call.episode], call.kind)(call.payload)
-                answer = Answer(call.number, call.episode, turn=turn)
+                answer = self.answer(call)
             except RuntimeError as error:
-                failure = Failure("raised", str(error))
+                kind = "refused" if isinstance(error, SnapshotRefused) else "raised"
+                failure = Failure(kind, str(error))
                 answer = Answer(call.number, call.episode, failure=failure)
             self.held.append([self.random.randint(0, self.most), answer])
+
+    def answer(self, call):
+        if call.kind in ("reset", "restore"):
+            self.environments[call.episode] = self.make()
+        environment = self.environments[call.episode]
+        if call.kind == "snapshot":
+            return Answer(call.number, call.episode, state=environment.snapshot())
+        payload = call.payload if call.kind == "reset" else (call.payload,)
+        turn = getattr(environment, call.kind)(*payload)
+        return Answer(call.number, call.episode, turn=turn)
 
     def take(self):
         with self.lock:

@@ -1,5 +1,6 @@
 """Environments of the tests of the host queue, and how a rollout of them is played and told."""
 
+import pickle
 import threading
 
 from sandbox.fake_device import FakeCodec, FakeSlots, ShuffledPool, run_device
@@ -17,27 +18,42 @@ def ask(text, continues=False):
     return Prompt(({"role": "user", "content": text},), continues=continues)
 
 
-class Talk:
+class Kept:
+    """Snapshots of all attributes."""
+
+    def snapshot(self):
+        return pickle.dumps(vars(self))
+
+    def restore(self, state):
+        vars(self).update(pickle.loads(state))
+        return self.pending
+
+    def show(self, turn):
+        self.pending = turn
+        return turn
+
+
+class Talk(Kept):
     """Three turns in one context; the observation depends on the reply. Payoff: reply length."""
 
     def reset(self, task, seed):
         self.turns, self.task = 0, task
-        return Turn({0: ask(f"prompt of {task} " + "task " * 3)})
+        return self.show(Turn({0: ask(f"prompt of {task} " + "task " * 3)}))
 
     def step(self, actions):
         self.turns += 1
         reward = {0: float(len(actions[0]))}
         if self.turns == 3:
             return Turn(rewards=reward, done=True, record=[self.task, actions[0]])
-        return Turn({0: ask(f"heard {actions[0]} now go on", continues=True)}, reward)
+        return self.show(Turn({0: ask(f"heard {actions[0]} now go on", continues=True)}, reward))
 
 
-class Duel:
+class Duel(Kept):
     """Seats 0 and 1 move together twice, then seat 1 alone, each in fresh contexts."""
 
     def reset(self, task, seed):
         self.turns, self.said = 0, ""
-        return Turn({0: ask("a" + task), 1: ask("b" + task)})
+        return self.show(Turn({0: ask("a" + task), 1: ask("b" + task)}))
 
     def step(self, actions):
         self.turns += 1
@@ -45,8 +61,8 @@ class Duel:
         if self.turns == 3:
             return Turn(rewards={0: 1.0, 1: -1.0}, done=True, record=self.said)
         if self.turns == 2:
-            return Turn({1: ask("alone" + self.said)})
-        return Turn({seat: ask(f"{seat}{self.said}") for seat in (0, 1)})
+            return self.show(Turn({1: ask("alone" + self.said)}))
+        return self.show(Turn({seat: ask(f"{seat}{self.said}") for seat in (0, 1)}))
 
 
 def requests(count=12, group=4):
