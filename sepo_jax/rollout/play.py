@@ -11,7 +11,7 @@ import operator
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from ..forest import Forest, ForestBuilder, observation_hash
 from ..policy import Policy, follow, render
-from ..sandbox.episodes import EpisodeRequest, EpisodeResult
+from ..sandbox.episodes import Action, EpisodeRequest, EpisodeResult
 from ..sandbox.in_process import InProcessPool
 from ..sandbox.protocol import BadAnswer, EnvironmentFactory, Message, Pool, Prompt
 from ..sandbox.queue import HostQueue
@@ -30,6 +30,7 @@ from .driver import EngineOptions, drive
 DEFAULT_OPTIONS = EngineOptions()
 _KEY_LIMIT = 2**31  # parts of a sampling key are int32
 _BAR_DELAY = 10.0  # seconds that pass before a progress bar shows
+FollowUps = Callable[[EpisodeResult], Sequence[EpisodeRequest]]
 _SERVING: set[int] = set()  # ids of the pools that serve a rollout
 _CLAIM = threading.Lock()
 
@@ -121,7 +122,7 @@ class Rollout:
     """What `play` returns.
 
     Attributes:
-      results: one a request, in their order.
+      results: one a request, in their order, each before those of its follow-ups.
       statistics: flat figures: tokens, seconds of slots by what they did, episodes by how they
         ended; see `sandbox.statistics`.
     """
@@ -144,6 +145,7 @@ def play(
     seed: int,
     step: int = 0,
     seats: Sequence[int] = (0,),
+    follow_ups: FollowUps | None = None,
     progress: str = "",
 ) -> Rollout:
     """Plays episodes to their end.
@@ -157,6 +159,9 @@ def play(
       seed, step: with group and member of a request they fix its samples; slots, devices and the
         order of work do not matter.
       seats: index of the policy that plays each seat of an episode.
+      follow_ups: called with the result of every episode, failed ones too, and with snapshots where
+        they were kept; the episodes that it asks for are played next. It runs inside the rollout
+        and must not call JAX.
       progress: label of a progress bar over the episodes, shown from ten seconds on; "" for none.
 
     Returns:
@@ -171,7 +176,9 @@ def play(
     policies, parts = ([policy], [params]) if isinstance(policy, Policy) else (policy, params)
     if len(policies) != len(parts):
         raise ValueError(f"{len(parts)} parameters for {len(policies)} policies; give one for each")
-    _check_keys(requests, seed, step)
+    _check_key("seed", seed)
+    _check_key("step", step)
+    check_requests(requests)
     if not requests:
         return Rollout()
     begin = time.perf_counter()
@@ -188,6 +195,12 @@ def play(
                 leave=False,
             )
         )
+
+        def next_of(result: EpisodeResult) -> Sequence[EpisodeRequest]:
+            further = check_requests(follow_ups(result))
+            bar.total += len(further)
+            return further
+
         queue = HostQueue(
             pool,
             requests,
@@ -201,6 +214,7 @@ def play(
             can_cut=[not each.is_recurrent for each in policies],
             max_failed_fraction=options.max_failed_fraction,
             on_result=lambda _: bar.update(),
+            follow_ups=next_of if follow_ups else None,
         )
         stack.callback(queue.close)
         drive(list(zip(policies, parts, strict=True)), queue, options)
@@ -224,19 +238,19 @@ def _claim(pool: Pool) -> Iterator[None]:
         _SERVING.discard(id(pool))
 
 
-def _check_keys(requests: Sequence[EpisodeRequest], seed: int, step: int) -> None:
+def check_requests(requests: Sequence[EpisodeRequest]) -> Sequence[EpisodeRequest]:
+    """The requests themselves; ValueError for anything but a list of requests that have keys."""
     if not isinstance(requests, Sequence):
         raise ValueError(
             f"requests is a list of EpisodeRequest, not {type(requests).__name__}: put a single "
             "one in a list"
         )
-    _check_key("seed", seed)
-    _check_key("step", step)
     for request in requests:
         if not isinstance(request, EpisodeRequest):
             raise ValueError(f"requests holds {repr(request)[:80]}, which is no EpisodeRequest")
         _check_key("group", request.group)
         _check_key("member", request.member)
+    return requests
 
 
 def _check_key(name: str, value: int) -> None:
@@ -270,50 +284,83 @@ def build_forest(results: Sequence[EpisodeResult], share_prompts: bool = True) -
     was paid from then until its next one. A failed episode leaves nothing, and the last actions of
     one that was cut are truncated.
 
+    An episode that goes on from a snapshot of another has its past in common with that one, where
+    that one is among the results before it: shared segments stand there once, under the episode
+    that sampled them, and so does what was given before the first action of its own. Its return is
+    the sum of the rewards along its path, as that of any other.
+
     Args:
       results: of `play`.
       share_prompts: one root for all contexts of a group and seat that begin with the same prompt,
         so that its tokens are computed once in the update; else a root for every context.
+
+    Raises:
+      ValueError: an action that episodes share and are paid differently for, as happens where a
+        seat acts before a branch and not at it.
     """
-    builder = ForestBuilder()
-    roots: dict[Any, int] = {}
-    event = 0
+    layout = _Layout(share_prompts)
     for index, result in enumerate(results):
-        if result.status == "failed":
-            continue
+        if result.status != "failed":
+            layout.add(index, result)
+    return layout.builder.build()
+
+
+class _Layout:
+    """Segments of the episodes so far."""
+
+    def __init__(self, share_prompts: bool):
+        self.builder = ForestBuilder()
+        self._share_prompts = share_prompts
+        self._given: dict[Any, int] = {}  # segments of what was given, by what is above, and tokens
+        self._placed: dict[Action, tuple[int, float]] = {}  # segment and what it earned
+        self._events = 0
+
+    def add(self, index: int, result: EpisodeResult) -> None:
+        """Adds an episode."""
+        past = result.request.past
+        shared = set(past.taken) if past else set()
         sizes = Counter(action.turn for action in result.actions)
         last_turn = max(sizes, default=0)
         above: dict[int, int] = {}  # last segment of each context
         for action, reward in zip(result.actions, _earned(result), strict=True):
-            if action.context in above:
-                parent = above[action.context]
-                if len(action.given):
-                    parent = builder.add(action.given, parent, agent=action.seat)
-            else:
-                key: Any = (result.request.group, action.seat, action.given.tobytes())
-                key = key if share_prompts else (index, action.context)
-                if key not in roots:
-                    roots[key] = builder.add(
-                        action.given, group=result.request.group, agent=action.seat
+            if action in shared and action in self._placed:
+                above[action.context], earned = self._placed[action]
+                if earned != reward:
+                    raise ValueError(
+                        f"episode {index} earned {reward} with its action at turn {action.turn}, "
+                        f"and the episode that it branched from {earned}: branch where every seat "
+                        "that has acted acts again, or give each an episode of its own"
                     )
-                parent = roots[key]
+                continue
             cut = result.status != "finished" and action.turn == last_turn
-            above[action.context] = builder.add(
+            above[action.context] = self.builder.add(
                 action.tokens,
-                parent,
+                self._parent(action, above.get(action.context), index, result.request.group),
                 is_action=True,
                 behavior_logp=action.logp,
                 entropy=action.entropy,
                 reward=reward,
                 episode=index,
                 turn=action.turn,
-                event=event + action.turn,
+                event=self._events + action.turn,
                 event_size=sizes[action.turn],
                 observation=observation_hash(action.prompt.observation),
                 truncated=action.truncated or cut,
             )
-        event += last_turn + 1
-    return builder.build()
+            self._placed[action] = above[action.context], reward
+        self._events += last_turn + 1
+
+    def _parent(self, action: Action, above: int | None, index: int, group: int) -> int:
+        """The segment that an action follows: what was given before it, if anything was."""
+        if above is not None and not len(action.given):
+            return above
+        key: Any = (above, action.given.tobytes())
+        if above is None:
+            key = (group, action.seat, *key) if self._share_prompts else (index, action.context)
+        if key not in self._given:
+            place = {"group": group} if above is None else {"parent": above}
+            self._given[key] = self.builder.add(action.given, agent=action.seat, **place)
+        return self._given[key]
 
 
 def _earned(result: EpisodeResult) -> list[float]:

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from sepo_jax.forest.returns import path_actions
 from sepo_jax.rollout import (
     EngineOptions,
     build_forest,
@@ -86,3 +87,55 @@ def test_failed_and_cut_episodes():
     assert list(forest.reward[actions]) == [2.0, 0.0, 2.0, 0.0]
     assert build_forest([]).num_segments == 0
     assert build_forest(made[:1]).num_segments == 0
+
+
+def trunk(*actions, rewards, group=0):
+    states = {action.turn: b"state" for action in actions}
+    asked = EpisodeRequest(None, 0, group=group, keep_snapshots=True)
+    return EpisodeResult(asked, "finished", actions, rewards, snapshots=states)
+
+
+def fork_of(result, turn, *actions, rewards, status="finished"):
+    request = result.continuation(turn, member=1 + len(actions))
+    past = request.past
+    return EpisodeResult(request, status, (*past.taken, *actions), (*past.rewards, *rewards))
+
+
+def test_forks_join_their_trunk_and_each_path_earns_its_own_rewards():
+    paid = [{}, {0: 1.0}, {0: 2.0}, {0: 4.0}]
+    first = trunk(action(0), action(1, given=(2, 3)), action(2, given=(4,)), rewards=paid)
+    made = [
+        first,
+        fork_of(first, 1, action(1, given=(2, 3)), rewards=[{0: 10.0}]),
+        fork_of(first, 2, action(2, given=(4,)), rewards=[{0: 20.0}], status="turn_limit"),
+        fork_of(first, 0, action(0), rewards=[{0: 40.0}]),
+    ]
+    forest = build_forest(made)
+    # Prompt, then an action, then what was given and an action, twice; three forks of one action.
+    assert forest.parent.tolist() == [-1, 0, 1, 2, 3, 4, 2, 4, 0]
+    assert forest.is_action.tolist() == [False, True, False, True, False, True, True, True, True]
+    assert forest.reward.tolist() == [0.0, 1.0, 0.0, 2.0, 0.0, 4.0, 10.0, 20.0, 40.0]
+    assert forest.episode[forest.leaves()].tolist() == [0, 1, 2, 3]
+    assert forest.truncated[forest.leaves()].tolist() == [False, False, True, False]
+    actions = path_actions(forest)
+    assert actions.episode.tolist() == [7.0, 11.0, 23.0, 40.0]
+    # What is to go at the first action depends on the path.
+    assert actions.to_go[actions.segment == 1].tolist() == [7.0, 11.0, 23.0]
+    # A failed fork leaves nothing, a fork without its trunk is a path of its own.
+    failed = EpisodeResult(made[1].request, "failed", made[1].actions, made[1].rewards)
+    assert build_forest([first, failed]).num_segments == 6
+    alone = build_forest(made[1:2])
+    assert alone.parent.tolist() == [-1, 0, 1, 2] and alone.reward.sum() == 11.0
+    assert build_forest(made[1:3]).parent.tolist() == [-1, 0, 1, 2, 2, 4, 5]
+
+
+def test_an_action_that_siblings_are_paid_differently_for_is_refused():
+    # Seat 1 acts at the branch; seat 0, which acted before, is paid by what follows.
+    other = dataclasses.replace(action(1, context=1), seat=1)
+    first = trunk(action(0), other, rewards=[{}, {}, {0: 5.0}])
+    again = dataclasses.replace(action(1, context=1), seat=1)
+    fork = fork_of(first, 1, again, rewards=[{0: 6.0}])
+    with pytest.raises(
+        ValueError, match=r"episode 1 earned 6\.0 with its action at turn 0, .* 5\.0"
+    ):
+        build_forest([first, fork])
