@@ -4,11 +4,13 @@ rollout = play(policy, params, requests, domain_environments(domain), EngineOpti
 forest = rollout.forest()
 """
 
+from .branching import Branching, play_branching
 from .driver import EngineOptions, drive
 from .generate import Reply, complete, generate, text_log_probs
 from .play import ChatCodec, Rollout, build_forest, decision_segments, members, play
 
 __all__ = [
+    "Branching",
     "ChatCodec",
     "EngineOptions",
     "Reply",
@@ -20,5 +22,6 @@ __all__ = [
     "generate",
     "members",
     "play",
+    "play_branching",
     "text_log_probs",
 ]
