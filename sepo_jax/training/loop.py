@@ -338,6 +338,7 @@ class StageRunner:
             params = join(parallel.whole(held.frozen), parallel.current(placed.params))
             data = stage.data(step, params)
             clock.lap("generate", {"environment": data.waited})
+            clock.laps |= data.timings
             reference = held.whole_reference(parallel)
             batch, credit_metrics = maker.make(data.forest, params, reference)
             check_same_data(batch, f"batch at step {step + 1} of stage {stage.name}")

@@ -8,15 +8,17 @@ import numpy as np
 
 from ..domains.base import derive_seed
 from ..domains.tasks import is_task_domain
+from ..forest import Forest
 from ..policy import Policy
-from ..rollout import build_forest, play
+from ..rollout import play_branching
+from ..rollout.branching import leaf_weights
 from ..sandbox.environments import domain_environments
 from ..sandbox.episodes import EpisodeRequest, EpisodeResult
 from ..sandbox.protocol import Pool, TooManyFailures
 from .run_directory import without_nonfinite
 from .sepo_stage import training_sampling
 from .settings import Settings
-from .setup import engine_options
+from .setup import branching_of, engine_options
 from .stages import StepData
 
 _SAMPLES = 4  # episodes that a step writes out
@@ -26,7 +28,9 @@ class RewardStage:
     """Reinforcement learning on tasks: play each several times, compare the rewards, update.
 
     A step draws `rl.tasks_per_step` tasks and plays each `rl.rollouts_per_task` times; the episodes
-    of a task are one group. Numbers that episodes record are logged as their means.
+    of a task are one group. With `rl.branch_points` they are the leaves of trees. Numbers that
+    episodes record are logged as their means, in which the leaves of a tree weigh as much as states
+    are visited (`leaf_weights`).
     """
 
     name = "rl"
@@ -49,18 +53,18 @@ class RewardStage:
         self.environments = environments or domain_environments(domain)
         self.progress = progress
         self.options = engine_options(settings, training_sampling(settings))
+        self.branching = branching_of(settings.rl)
 
     def evaluate(self, params: chex.ArrayTree) -> dict[str, float]:
         """Nothing beside what the judge measures."""
         return {}
 
     def requests(self, step: int) -> list[EpisodeRequest]:
-        """The episodes of a step."""
+        """A request for each task of a step; its trees are members of its group."""
         rl, seed = self.settings.rl, derive_seed(self.settings.seed, "rl", step)
         return [
-            EpisodeRequest(task, seed=derive_seed(seed, group), group=group, member=member)
+            EpisodeRequest(task, seed=derive_seed(seed, group), group=group)
             for group, task in enumerate(self.domain.training_tasks(rl.tasks_per_step, seed))
-            for member in range(rl.rollouts_per_task)
         ]
 
     def data(self, step: int, params: chex.ArrayTree) -> StepData:
@@ -70,28 +74,48 @@ class RewardStage:
           TooManyFailures: more episodes failed than the config allows, or all.
           ValueError: a prompt that does not fit `rollout.capacity`.
         """
-        rollout = play(
+        rollout = play_branching(
             self.policy,
             params,
             self.requests(step),
             self.environments,
             self.options,
+            self.branching,
             seed=self.settings.seed,
             step=step,
             progress=f"step {step + 1}" if self.progress else "",
         )
-        played = [result for result in rollout.results if result.failure is None]
-        if not played:
+        weights = leaf_weights(rollout.results)
+        kept = [
+            (result, weight)
+            for result, weight in zip(rollout.results, weights, strict=True)
+            if result.failure is None
+        ]
+        if not kept:
             raise TooManyFailures("no episode was played to its end")
-        forest = build_forest(rollout.results)
+        played, weights = zip(*kept, strict=True)
+        forest = rollout.forest()
         metrics = {
-            "reward": float(np.mean([total_reward(result) for result in played])),
+            "reward": _weighted_mean([total_reward(result) for result in played], weights),
             "failed_rollouts": len(rollout.results) - len(played),
-            **mean_of_records([result.record for result in played]),
+            **mean_of_records([result.record for result in played], weights),
         }
+        timings = {}
+        if self.branching.forks:
+            metrics |= self._tree_figures(rollout.statistics, forest)
+            timings = {"snapshots": round(rollout.statistics["snapshot_seconds"], 6)}
         stride = max(len(played) // _SAMPLES, 1)
         samples = [sample_record(self.name, step + 1, result) for result in played[::stride]]
-        return StepData(forest, metrics, samples, rollout.statistics["blocked_seconds"])
+        return StepData(forest, metrics, samples, rollout.statistics["blocked_seconds"], timings)
+
+    @staticmethod
+    def _tree_figures(statistics: Mapping[str, Any], forest: Forest) -> dict[str, float]:
+        """Figures of the trees of a step, none of them of time."""
+        names = ("leaves", "missing_leaves", "branch_points", "short_trees")
+        entropies = [name for name in ("branch_entropy", "decision_entropy") if name in statistics]
+        figures = {f"trees/{name}": statistics[name] for name in (*names, *entropies)}
+        # Each token once, however many leaves share it.
+        return figures | {"trees/tokens_per_leaf": forest.num_tokens / statistics["leaves"]}
 
 
 def total_reward(result: EpisodeResult) -> float:
@@ -99,14 +123,21 @@ def total_reward(result: EpisodeResult) -> float:
     return float(sum(paid.get(0, 0.0) for paid in result.rewards))
 
 
-def mean_of_records(records: Sequence[Any]) -> dict[str, float]:
-    """Means of the numbers that episodes recorded, as "task/<name>"."""
-    found: dict[str, list[float]] = {}
-    for record in records:
+def mean_of_records(
+    records: Sequence[Any], weights: Sequence[float] | None = None
+) -> dict[str, float]:
+    """Means of the numbers that episodes recorded, as "task/<name>"; by default all count alike."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    weights = [1.0] * len(records) if weights is None else weights
+    for record, weight in zip(records, weights, strict=True):
         for name, value in record.items() if isinstance(record, Mapping) else ():
             if isinstance(value, bool | int | float):
-                found.setdefault(f"task/{name}", []).append(float(value))
-    return {name: float(np.mean(values)) for name, values in found.items()}
+                found.setdefault(f"task/{name}", []).append((float(value), weight))
+    return {name: _weighted_mean(*zip(*pairs, strict=True)) for name, pairs in found.items()}
+
+
+def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return float(np.average(values, weights=weights))
 
 
 def sample_record(stage: str, step: int, result: EpisodeResult) -> dict[str, Any]:

@@ -6,12 +6,12 @@ wrong type, with both types. A test fails for a field that no code reads.
 """
 
 import dataclasses
-import types
-import typing
 from collections.abc import Mapping
 from typing import Any
 
-from ..names import unknown
+from ..names import check_option
+from ..rollout.selectors import ENTROPIES, SELECTORS
+from .sections import read_section
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,10 @@ class SepoSettings:
 class RewardSettings:
     """Reinforcement learning on the rewards that tasks pay. `steps = 0` leaves the stage out.
 
-    It is for domains of tasks (`domains.tasks.TaskDomain`); `SepoSettings` is for games.
+    It is for domains of tasks (`domains.tasks.TaskDomain`); `SepoSettings` is for games. With
+    branch points, the episodes of a task are the leaves of trees (`rollout.branching`): a tree has
+    1 + branch_points (continuations - 1) of them, and there are as many trees as make up
+    `rollouts_per_task`. Without, they are independent.
     """
 
     steps: int = 0
@@ -146,6 +149,12 @@ class RewardSettings:
     final_learning_rate: float = 0.0
     tasks_per_step: int = 32
     rollouts_per_task: int = 8  # episodes of a task, which are compared
+    branch_points: int = 0  # of each tree
+    continuations: int = 4  # of each branch point, the trunk's own among them
+    branch_selector: str = "entropy"  # or "uniform", "lowest", "threshold"
+    branch_spacing: int = 64  # tokens of the context between two branch points
+    branch_entropy: str = "first_token"  # of an action, or the "mean" over its tokens
+    branch_threshold: float = 1.0  # nats, of selector "threshold"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,7 +286,7 @@ def read_settings(config: Any) -> Settings:
     if isinstance(config, Settings):
         return _check_ranges(config)
     values = config.to_dict() if hasattr(config, "to_dict") else config
-    return _check_ranges(_read(Settings, values, "config"))
+    return _check_ranges(read_section(Settings, values, "config"))
 
 
 # Least values; a number that is not named here must be at least 0.
@@ -290,6 +299,7 @@ LEAST = {
     "sepo.exploiter_episodes": 1,
     "rl.tasks_per_step": 1,
     "rl.rollouts_per_task": 1,
+    "rl.continuations": 1,
     "optimizer.max_gradient_norm": 1e-30,
     "optimizer.micro_batches": 1,
     "optimizer.updates_per_batch": 1,
@@ -325,37 +335,21 @@ def _check_ranges(settings: Settings) -> Settings:
             raise ValueError(f"config.{name} must be at least {LEAST.get(name, 0)}, got {value}")
         if name.endswith("seed") and value >= _SEEDS:
             raise ValueError(f"config.{name} must be below {_SEEDS}, got {value}")
+    _check_branching(settings.rl)
     return settings
 
 
-def _read(section: type, values: Any, where: str) -> Any:
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{where} must be a section with fields, got {values!r}")
-    fields = {field.name: field for field in dataclasses.fields(section)}
-    for name in values:
-        if name not in fields:
-            raise unknown(f"field of {where}", name, fields)
-    hints = typing.get_type_hints(section)
-    read = {name: _convert(hints[name], value, f"{where}.{name}") for name, value in values.items()}
-    return section(**read)
-
-
-def _convert(kind: Any, value: Any, where: str) -> Any:
-    if dataclasses.is_dataclass(kind):
-        return _read(kind, value, where)
-    if kind is Mapping or isinstance(kind, types.GenericAlias):
-        if isinstance(value, Mapping):
-            return dict(value)
-    elif kind is tuple and isinstance(value, list | tuple):
-        return tuple(value)
-    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    elif (kind is int and isinstance(value, int) and not isinstance(value, bool)) or (
-        kind in (str, bool) and isinstance(value, kind)
-    ):
-        return value
-    expected = getattr(kind, "__name__", str(kind))
-    raise ValueError(f"{where} must be a {expected}, got {value!r} of type {type(value).__name__}")
+def _check_branching(rl: RewardSettings) -> None:
+    check_option("rl.branch_selector", rl.branch_selector, SELECTORS)
+    check_option("rl.branch_entropy", rl.branch_entropy, ENTROPIES)
+    leaves = 1 + rl.branch_points * (rl.continuations - 1)
+    if rl.rollouts_per_task % leaves:
+        raise ValueError(
+            f"config.rl.rollouts_per_task={rl.rollouts_per_task} is no multiple of the {leaves} "
+            f"leaves of a tree with branch_points={rl.branch_points} and continuations="
+            f"{rl.continuations}; set it to {leaves * (rl.rollouts_per_task // leaves + 1)}, or "
+            "other numbers of those"
+        )
 
 
 def to_dict(settings: Settings) -> dict:

@@ -19,14 +19,20 @@ from ..policy import ModelConfig, Policy, Sampling, load, train_tokenizer
 from ..policy.config import LoraConfig
 from ..policy.formats.hugging_face import read_config
 from ..policy.models import MODELS
-from ..rollout import EngineOptions
+from ..rollout import Branching, EngineOptions
 from ..sandbox.environments import domain_environments
 from ..sandbox.in_process import InProcessPool
 from ..sandbox.isolation import Limits
 from ..sandbox.process_pool import ProcessPool
 from ..sandbox.protocol import Pool
 from ..sandbox.ray_pool import RayPool
-from .settings import DomainSettings, PolicySettings, SandboxSettings, Settings
+from .settings import (
+    DomainSettings,
+    PolicySettings,
+    RewardSettings,
+    SandboxSettings,
+    Settings,
+)
 
 DOMAINS = {
     "kuhn": "sepo_jax.domains.kuhn:Kuhn",
@@ -170,6 +176,19 @@ def engine_options(settings: Settings, sampling: Sampling) -> EngineOptions:
         devices=rollout.devices,
         max_failed_fraction=settings.sandbox.max_failed_fraction,
     )
+
+
+def branching_of(rl: RewardSettings) -> Branching:
+    """How the episodes of a task branch: as many trees as its rollouts make up."""
+    tree = Branching(
+        branch_points=rl.branch_points,
+        continuations=rl.continuations,
+        selector=rl.branch_selector,
+        spacing=rl.branch_spacing,
+        entropy_of=rl.branch_entropy,
+        threshold=rl.branch_threshold,
+    )
+    return dataclasses.replace(tree, trees_per_prompt=rl.rollouts_per_task // tree.leaves)
 
 
 def make_policy(settings: Settings, domain: Any) -> tuple[Policy, chex.ArrayTree]:

@@ -3,8 +3,9 @@
 A stage turns a step number and the parameters into a forest to train on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import chex
@@ -29,12 +30,14 @@ class StepData(NamedTuple):
       metrics: averages of this step's data.
       samples: a few records for `samples.jsonl`.
       waited: seconds in which nothing could decode until a sandbox answered.
+      timings: further seconds for `timings.jsonl`, of what goes on beside all else.
     """
 
     forest: Forest
     metrics: dict[str, Any]
     samples: list[dict]
     waited: float = 0.0
+    timings: Mapping[str, float] = MappingProxyType({})
 
 
 class SftStage:

@@ -6,15 +6,17 @@ import json
 import numpy as np
 import pytest
 from training.parity_tasks import Parity, ParityRules
+from training.walk_tasks import Walks
 
 from sepo_jax.domains import Kuhn
 from sepo_jax.forest import Forest
 from sepo_jax.policy import Sampling
-from sepo_jax.rollout import play
+from sepo_jax.rollout import Branching, play, play_branching
+from sepo_jax.rollout.branching import trees
 from sepo_jax.sandbox.environments import domain_environments
 from sepo_jax.sandbox.episodes import EpisodeRequest
 from sepo_jax.training import read_settings, train
-from sepo_jax.training.reward_stage import RewardStage, mean_of_records
+from sepo_jax.training.reward_stage import RewardStage, mean_of_records, total_reward
 from sepo_jax.training.sepo_stage import SepoStage
 from sepo_jax.training.setup import (
     engine_options,
@@ -57,10 +59,8 @@ def test_a_step_is_a_function_of_seed_and_step(small_config):
     requests = stage.requests(1)
     assert requests == RewardStage(settings, policy, Parity()).requests(1)
     assert requests != stage.requests(2)
-    assert [r.group for r in requests] == [g for g in range(3) for _ in range(4)]
-    assert [r.member for r in requests] == [0, 1, 2, 3] * 3
-    for group in range(3):
-        assert len({json.dumps(r.task) for r in requests if r.group == group}) == 1
+    assert [r.group for r in requests] == [0, 1, 2]
+    assert stage.branching.trees_per_prompt == 4 and stage.branching.forks == 0
 
 
 def test_the_forest_holds_what_was_paid(small_config):
@@ -74,6 +74,7 @@ def test_the_forest_holds_what_was_paid(small_config):
     assert data.metrics["reward"] == pytest.approx(paid.mean())
     assert data.metrics["task/right"] == pytest.approx(paid.mean())
     assert data.metrics["failed_rollouts"] == 0
+    assert not any(name.startswith("trees/") for name in data.metrics) and not data.timings
     # Members of a group share the prompt, and with it the root.
     roots = data.forest.parent[replies]
     assert all(len(set(group)) == 1 for group in np.split(roots, 3))
@@ -101,6 +102,75 @@ def test_means_are_over_those_that_recorded_a_number():
     records = [{"a": 1, "b": True, "text": "x"}, None, {"a": 3, "b": False}]
     assert mean_of_records(records) == {"task/a": 2.0, "task/b": 0.5}
     assert mean_of_records([None]) == {}
+    assert mean_of_records(records, [3.0, 9.0, 1.0]) == {"task/a": 1.5, "task/b": 0.75}
+
+
+def walks_config(config, **rl):
+    config = tasks_config(config, **{"rollouts_per_task": 10, "branch_points": 2} | rl)
+    config["domain"] = {"name": "training.walk_tasks:Walks"}
+    config["rl"] |= {"continuations": 3, "branch_spacing": 0}
+    config["rollout"] |= {"capacity": 256}
+    return config
+
+
+def test_a_step_with_branch_points_plays_trees(small_config):
+    settings = read_settings(walks_config(small_config))
+    policy, params = make_policy(settings, Walks())
+    stage = RewardStage(settings, policy, Walks())
+    assert stage.branching == Branching(2, 3, spacing=0, trees_per_prompt=2)
+    data = stage.data(0, params)
+    forest, metrics = data.forest, data.metrics
+    assert len(forest.leaves()) == metrics["trees/leaves"] == 3 * 10
+    assert metrics["trees/missing_leaves"] == metrics["trees/short_trees"] == 0
+    assert metrics["trees/branch_points"] == 3 * 2 * 2
+    assert metrics["trees/tokens_per_leaf"] == forest.num_tokens / 30
+    assert min(metrics["trees/branch_entropy"], metrics["trees/decision_entropy"]) > 0
+    assert data.timings["snapshots"] > 0
+    # The mean over trees of the mean over their leaves, in which a branch point counts as one.
+    rollout = play_branching(
+        policy, params, stage.requests(0), stage.environments, stage.options, stage.branching,
+        seed=0,
+    )  # fmt: skip
+    values = []
+    for tree in trees(rollout.results):
+        value = total_reward(rollout.results[tree.trunk])
+        for point in tree.points[::-1]:
+            forks = [total_reward(rollout.results[fork]) for fork in point.forks]
+            value = np.mean([value, *forks])
+        values.append(value)
+    assert metrics["reward"] == pytest.approx(np.mean(values))
+
+
+def test_trees_that_do_not_make_up_the_rollouts_of_a_task_are_refused(small_config):
+    config = walks_config(small_config, rollouts_per_task=8)
+    words = "rollouts_per_task=8 is no multiple of the 5 leaves of a tree .* set it to 10"
+    with pytest.raises(ValueError, match=words):
+        read_settings(config)
+    for name, value in (("branch_selector", "entropi"), ("branch_entropy", "last")):
+        config = walks_config(small_config)
+        config["rl"][name] = value
+        with pytest.raises(ValueError, match=f"unknown rl.{name} '{value}'"):
+            read_settings(config)
+    config = walks_config(small_config)
+    config["rl"]["continuations"] = 0
+    with pytest.raises(ValueError, match=r"rl\.continuations must be at least 1"):
+        read_settings(config)
+
+
+def test_a_run_trains_on_trees(small_config, tmp_path):
+    config = walks_config(small_config, steps=2) | {"algorithm": {"name": "bpo"}}
+    config["sft"]["steps"] = 1
+    train(config, run_directory=tmp_path / "run", progress=False)
+    lines = {
+        name: [json.loads(x) for x in (tmp_path / "run" / name).read_text().splitlines()]
+        for name in ("metrics.jsonl", "timings.jsonl")
+    }
+    metrics = [line for line in lines["metrics.jsonl"] if line["stage"] == "rl"]
+    assert [line["trees/leaves"] for line in metrics] == [30, 30]
+    assert all(np.isfinite(line["loss"]) for line in metrics)
+    assert not any("snapshots" in line for line in metrics)
+    timed = [line for line in lines["timings.jsonl"] if line["stage"] == "rl"]
+    assert all(line["snapshots"] > 0 for line in timed)
 
 
 @pytest.mark.slow
@@ -167,5 +237,7 @@ class Incomplete:
 def test_a_domain_that_lacks_parts_is_refused(small_config):
     config = tasks_config(small_config)
     config["domain"]["name"] = f"{__name__}:Incomplete"
-    with pytest.raises(ValueError, match=r"Incomplete is no domain: it lacks environments.*Task"):
+    with pytest.raises(
+        ValueError, match=r"Incomplete is no domain: it lacks .*environments or.*Task"
+    ):
         make_domain(read_settings(config).domain)
