@@ -42,6 +42,7 @@ DOMAINS = {
     "negotiation_v2": "sepo_jax.domains.negotiation_v2:ItemNegotiation",
     "matrix": "sepo_jax.evaluation.matrix_domain:MatrixBenchmark",
     "webshop": "sepo_jax.domains.webshop:WebShop",
+    "corridor": "sepo_jax.domains.corridor:Corridor",
 }
 _OWN_DOMAIN = "my_module:MyClass"
 _DOMAIN_PARTS = ("name", "max_payoff", "pools", "experts", "new_episode", "expert_traces")
