@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sandbox import repositories
 from sandbox.elsewhere import become_nobody, scratch_directory
 from sandbox.toys_files import WORDS, Notes
 
@@ -91,11 +92,12 @@ def command(stream: random.Random, prompt: Prompt) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """An environment, tasks for it, and how a random player answers a prompt."""
+    """An environment, tasks for it, how a random player answers a prompt, and whether it is slow."""
 
     factory: Callable[[Any], Any]
     tasks: tuple[Any, ...]
     choose: Callable[[random.Random, Prompt], str]
+    slow: bool = False
 
     def answer(self, stream: random.Random, turn: Turn) -> Mapping[int, str]:
         """A reply of every seat that the turn asks."""
@@ -116,6 +118,9 @@ CASES = {
     "pennies": Case(Pennies, (8,), legal_or_not),
     "countdown": Case(replayed(countdown), (12, 17), number),
     "notes": Case(Notes, NOTES_TASKS, command),
+    "repository": Case(
+        repositories.environments, ({"repository": "cart"},), repositories.random_reply, slow=True
+    ),
 }
 
 
