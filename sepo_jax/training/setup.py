@@ -35,6 +35,7 @@ DOMAINS = {
     "negotiation_v1": "sepo_jax.domains.negotiation_v1:SplitBargaining",
     "negotiation_v2": "sepo_jax.domains.negotiation_v2:ItemNegotiation",
     "matrix": "sepo_jax.evaluation.matrix_domain:MatrixBenchmark",
+    "repository": "sepo_jax.evaluation.repository_domain:RepositoryRepair",
 }
 _OWN_DOMAIN = "my_module:MyClass"
 _DOMAIN_PARTS = ("name", "max_payoff", "pools", "experts", "new_episode", "expert_traces")
