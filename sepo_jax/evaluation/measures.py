@@ -146,14 +146,34 @@ MEASURES: dict[str, Measure] = {
             "success",
             "Success",
             "higher",
-            "Share of replies that solve their task; one that cannot be read does not. A matrix "
-            "game is solved by a NashConv of at most 0.1 of its payoff range.",
+            "Share of episodes that solve their task; a reply that cannot be read solves none. A "
+            "matrix game is solved by a NashConv of at most 0.1 of its payoff range, a repository "
+            "when all its tests pass.",
         ),
         Measure(
             "valid",
             "Valid replies",
             "higher",
             "Share of replies that can be read as an answer.",
+        ),
+        Measure(
+            "submitted",
+            "Submitted",
+            "",
+            "Share of episodes that the agent ended itself, before its turns ran out.",
+        ),
+        Measure("turns", "Turns", "", "Mean number of replies of an episode."),
+        Measure(
+            "fail_to_pass",
+            "Tests flipped",
+            "higher",
+            "Mean share of the tests that failed before the repair and have to pass, which do.",
+        ),
+        Measure(
+            "pass_to_pass",
+            "Tests held",
+            "higher",
+            "Mean share of the tests that passed before the repair and have to hold, which do.",
         ),
         Measure(
             "success_given_valid",

@@ -8,6 +8,7 @@ import importlib
 
 _PLACES = {
     "base": ("BaseEnvironment", "ask", "finish"),
+    "container_repository": ("container_environments",),
     "environments": (
         "DomainEnvironment",
         "Replayed",
@@ -35,6 +36,8 @@ _PLACES = {
     ),
     "queue": ("HostQueue",),
     "ray_pool": ("RayPool",),
+    "repository": ("RepositoryEnvironment", "repository_environments"),
+    "repository_checks": ("check_tasks",),
     "snapshots": ("content_of",),
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}

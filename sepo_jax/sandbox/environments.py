@@ -20,6 +20,7 @@ from sepo_jax.domains.joint import games_of
 from sepo_jax.domains.tasks import SingleTurnRules, TaskDomain, is_task_domain
 from sepo_jax.names import check_option
 from sepo_jax.sandbox.archive import (
+    Entry,
     archive_content,
     clear_directory,
     copy_directory,
@@ -62,14 +63,17 @@ class Workspace(BaseEnvironment):
         """Copies the files of a directory, which may be write-protected, into the workspace."""
         copy_directory(source, self.directory)
 
+    def described(self, entries: list[Entry]) -> list[Entry]:
+        """Those of its files that the content hash of a snapshot covers; by default all."""
+        return entries
+
     def _clear_scratch(self) -> None:
         clear_directory(self.directory)
 
     def _snapshot_save(self, turn: Turn) -> tuple[str, bytes]:
         archive = pack_directory(self.directory, self.max_bytes)
         value = dump((turn, self.state), self.shared())
-        files = archive_content(read_archive(archive))
-        content = self._snapshot_content(turn, self.state, files)
+        content = self._files_content(turn, self.state, read_archive(archive))
         return content, len(value).to_bytes(8, "big") + value + archive
 
     def _snapshot_load(self, body: bytes) -> tuple[str, Callable[[], Turn]]:
@@ -82,7 +86,10 @@ class Workspace(BaseEnvironment):
             self.state = state
             return turn
 
-        return self._snapshot_content(turn, state, archive_content(entries)), install
+        return self._files_content(turn, state, entries), install
+
+    def _files_content(self, turn: Turn, state: Any, entries: list[Entry]) -> str:
+        return self._snapshot_content(turn, state, archive_content(self.described(entries)))
 
 
 class Replayed(BaseEnvironment):

@@ -34,6 +34,45 @@ def kill_tree(pid: int) -> None:
     own = (os.getpid(), os.getppid(), os.getpgrp(), os.getsid(0))
     if not isinstance(pid, int) or pid <= 1 or pid in own:
         raise ValueError(f"kill_tree takes the process id of a worker, not {pid!r}")
+    _halt_and_kill(pid)
+    pids_cgroup.remove(pid)
+
+
+def kill_descendants() -> None:
+    """Kills and reaps all that descends from this process, which leads a session of its own.
+
+    With the process as their subreaper (prctl), orphans that left their session descend from it as
+    well. Takes at most a few seconds: what the kernel does not let go of by then stays.
+    """
+    deadline = time.monotonic() + 3 * PATIENCE
+    while _has_children() and time.monotonic() < deadline:
+        if os.getppid() == 0:
+            # The parent is outside the pid namespace, so all in there is ours but its first
+            # process, which this call spares; no process can be born past it.
+            _send(-1, signal.SIGKILL)
+        else:
+            _halt_and_kill(os.getpid())
+        _reap(time.monotonic() + PATIENCE)
+
+
+def _has_children() -> bool:
+    """Reaps the dead; whether there are other children."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _reap(deadline: float) -> None:
+    """Waits until no child is left, each of which was killed."""
+    while _has_children() and time.monotonic() < deadline:
+        time.sleep(0.0005)
+
+
+def _halt_and_kill(pid: int) -> None:
+    """Stops the family of a process until none of it moves, then kills it; spares this process."""
     seen: dict[int, Process] = {}
     moving: set[int] = set()
     targets: set[int] = set()
@@ -54,7 +93,6 @@ def kill_tree(pid: int) -> None:
             time.sleep(0.0005)  # they need a processor to stop
     for target in targets:
         _send(target, signal.SIGKILL)
-    pids_cgroup.remove(pid)
 
 
 def _target(member: Process) -> int:

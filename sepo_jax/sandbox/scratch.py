@@ -88,6 +88,18 @@ class Scratch:
         self.close()
 
 
+def empty_directory(path: Path) -> None:
+    """Removes all that a directory holds, however deep and whatever the modes; follows no link.
+
+    Raises OSError for what will not go, or what is no directory.
+    """
+    top = _open_directory(str(path), None)
+    try:
+        _empty(top)
+    finally:
+        os.close(top)
+
+
 def _check_name(kind: str, name: str) -> None:
     if not isinstance(name, str) or not name or name.startswith(".") or "/" in name or "\0" in name:
         raise ValueError(
@@ -144,7 +156,7 @@ def _remove(path: Path) -> None:
 def _remove_once(path: Path) -> None:
     top = _open_directory(str(path), None)
     try:
-        _empty(top)
+        _empty(top, spare=LOCK)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(LOCK, dir_fd=top)
     finally:
@@ -152,14 +164,14 @@ def _remove_once(path: Path) -> None:
     path.rmdir()
 
 
-def _empty(top: int) -> None:
-    """Removes all in an open directory but its lock file, which goes last.
+def _empty(top: int, spare: str = "") -> None:
+    """Removes all in an open directory but the name to spare: a lock file goes last.
 
     Directories further down are moved up before they are emptied, so that no depth is too deep
     for paths, open files or recursion. Links are removed, never followed.
     """
     token = secrets.token_hex(8)
-    names = [name for name in os.listdir(top) if name != LOCK]
+    names = [name for name in os.listdir(top) if name != spare]
     moved = 0
     while names:
         name = names.pop()

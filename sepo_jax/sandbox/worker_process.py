@@ -1,23 +1,19 @@
 """The parent's side of one worker process: start it, talk to it without ever waiting, end it."""
 
-import contextlib
-import math
 import os
 import pickle
-import select
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from sepo_jax.sandbox.frames import Frame, FrameReader, pack
-from sepo_jax.sandbox.isolation import Limits, kill_tree
+from sepo_jax.sandbox.isolation import Limits
 from sepo_jax.sandbox.scratch import Scratch
+from sepo_jax.sandbox.spawned import end, spawn, wait
 from sepo_jax.sandbox.stations import Request
 
-_SECRETS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL")
 _HINTS = {
     signal.SIGKILL: "out of memory, most likely",
     signal.SIGXCPU: "it used up its processor time",
@@ -73,7 +69,7 @@ class WorkerProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._process = _spawn(theirs.fileno())
+                self._process = spawn("sepo_jax.sandbox.worker", theirs.fileno())
                 self.pidfd = os.pidfd_open(self._process.pid)
             except BaseException:
                 ours.close()
@@ -137,9 +133,7 @@ class WorkerProcess:
 
     def wait(self, seconds: float) -> None:
         """Waits until the process has ended, but no longer than that."""
-        poll = select.poll()
-        poll.register(self.pidfd, select.POLLIN)
-        poll.poll(math.ceil(seconds * 1000))
+        wait(self.pidfd, seconds)
 
     def end(self) -> str:
         """Ends the process and all that it started, removes its files, says how it ended."""
@@ -154,51 +148,12 @@ class WorkerProcess:
     def _bury(self) -> str:
         code = None
         if self._process is not None:
-            self._kill_from_inside()
-            kill_tree(self._process.pid)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel, if so
-                code = self._process.wait(timeout=5)
+            code = end(self._process, self.pidfd)
         if self.pidfd >= 0:
             os.close(self.pidfd)
         self._process, self.pidfd = None, -1
         self._scratch.remove(self._directory)
         return self.last_words or _describe(code)
-
-    def _kill_from_inside(self) -> None:
-        """Where a process waits outside the worker's pid namespace, has that one reap the rest.
-
-        Killed with them, it would leave the dead to process 1, which reaps in its own time.
-        """
-        place = Path("/proc", str(self._process.pid))
-        with contextlib.suppress(OSError):
-            inside, outside = (os.readlink(place / "ns" / n) for n in ("pid_for_children", "pid"))
-            if inside != outside:
-                for child in (place / "task" / place.name / "children").read_text().split():
-                    os.kill(int(child), signal.SIGKILL)
-                self.wait(1.0)
-
-
-def _spawn(channel: int) -> subprocess.Popen:
-    # An own command in place of multiprocessing: that imports the parent's main module in every
-    # worker, JAX and all, and keeps one more process.
-    paths = [str(path) for path in sys.path]
-    code = (
-        f"import sys; sys.path[:] = {paths!r}; from sepo_jax.sandbox.worker import main; "
-        f"main({channel})"
-    )
-    variables = {
-        name: value
-        for name, value in os.environ.items()
-        if not any(secret in name.upper() for secret in _SECRETS)
-    }
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.DEVNULL,
-        stdout=2,  # what environments print must not mix with the parent's own output
-        env={"PYTHONHASHSEED": "0"} | variables,
-        pass_fds=(channel,),
-        start_new_session=True,
-    )
 
 
 def main_module() -> dict[str, str]:

@@ -43,6 +43,7 @@ DOMAINS = {
     "matrix": "sepo_jax.evaluation.matrix_domain:MatrixBenchmark",
     "webshop": "sepo_jax.domains.webshop:WebShop",
     "corridor": "sepo_jax.domains.corridor:Corridor",
+    "repository": "sepo_jax.evaluation.repository_domain:RepositoryRepair",
 }
 _OWN_DOMAIN = "my_module:MyClass"
 _DOMAIN_PARTS = ("name", "max_payoff", "pools", "experts", "new_episode", "expert_traces")

@@ -42,7 +42,7 @@ def test_every_figure_of_every_kind_stands_beside_its_baselines(finished):  # F2
     _, text = checked_page(finished)
     summary = json.loads((finished / "summary.json").read_text())
     for heading, figure in (
-        ("Success ↑ Share of replies that solve", "success"),
+        ("Success ↑ Share of episodes that solve", "success"),
         ("Valid replies ↑ Share of replies that can", "valid"),
         ("Success given valid ↑", "success_given_valid"),
         ("Residual (NashConv) ↓ NashConv of the two", "residual"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sandbox import repositories
 from sandbox.elsewhere import become_nobody, scratch_directory
 from sandbox.toys_files import WORDS, Notes
 
@@ -92,11 +93,12 @@ def command(stream: random.Random, prompt: Prompt) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """An environment, tasks for it, and how a random player answers a prompt."""
+    """An environment, tasks for it, how a random player answers a prompt, and whether it is slow."""
 
     factory: Callable[[Any], Any]
     tasks: tuple[Any, ...]
     choose: Callable[[random.Random, Prompt], str]
+    slow: bool = False
 
     def answer(self, stream: random.Random, turn: Turn) -> Mapping[int, str]:
         """A reply of every seat that the turn asks."""
@@ -119,6 +121,9 @@ CASES = {
     "notes": Case(Notes, NOTES_TASKS, command),
     "webshop": Case(
         domain_environments(WebShop(products=100)), ({"split": "train"},), legal_or_not
+    ),
+    "repository": Case(
+        repositories.environments, ({"repository": "cart"},), repositories.random_reply, slow=True
     ),
 }
 

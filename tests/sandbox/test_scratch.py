@@ -203,7 +203,7 @@ def test_unreadable_deep_and_linked_things_go_too(user):
 def test_what_will_not_go_is_warned_of(monkeypatch):
     scratch = Scratch()
 
-    def refuse(top):
+    def refuse(top, **_):
         raise PermissionError(1, "Operation not permitted", "file")
 
     monkeypatch.setattr(scratch_module, "_empty", refuse)

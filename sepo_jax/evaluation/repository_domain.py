@@ -1,0 +1,212 @@
+"""Repository repair as a domain to train on: bundled repositories, or instances of SWE-bench."""
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..domains.base import Message, check_integer, stream
+from ..domains.repository import RepairRules, oracle_conversation, oracle_replies
+from ..domains.repository_bundle import NAMES, repository, variants
+from ..domains.swe_bench import patch_conversation, read_instances, split
+from ..names import check_option
+from ..sandbox.container_repository import container_environments
+from ..sandbox.protocol import EnvironmentFactory
+from ..sandbox.repository import repository_environments, task_of
+from ..sepo.metrics import rate
+
+HELD_OUT = ("cache", "grid", "roman", "slug")
+KNOWN, NEW, INSTANCES = "known", "new", "instances"
+_MEANS = ("turns", "fail_to_pass", "pass_to_pass")
+
+
+class RepositoryRepair:
+    """Repositories with a fault, to be repaired by shell commands and edits
+    (`domains.tasks.TaskDomain`).
+
+    The bundled repositories come in variants under other names. Evaluation tasks are of two kinds:
+    "known", variants that are not trained on of repositories that are, and "new", repositories
+    that no training step sees. With `instances`, tasks are the instances of SWE-bench in that file,
+    three of four to train on, and need a container engine.
+
+    Args:
+      turns: actions of an episode.
+      output_limit: characters of a command's output that are shown.
+      reward: of `domains.repository.REWARDS`.
+      held_out: bundled repositories that are not trained on.
+      instances: a JSONL file of SWE-bench instances; "" for the bundled repositories.
+
+    Raises:
+      ValueError: numbers out of range, an unknown reward or repository, or none left to train on.
+      FileNotFoundError: no such file of instances.
+    """
+
+    name = "repository"
+    game = None
+
+    def __init__(
+        self,
+        turns: int = 8,
+        output_limit: int = 1200,
+        reward: str = "binary",
+        held_out: Sequence[str] = HELD_OUT,
+        instances: str = "",
+    ):
+        self.rules = RepairRules(turns, output_limit, reward, long_forms=bool(instances))
+        self.held_out = tuple(check_option("repository", each, NAMES) for each in held_out)
+        self.trained = tuple(name for name in NAMES if name not in self.held_out)
+        if not self.trained:
+            raise ValueError("held_out names all repositories; leave one or more to train on")
+        self.instances = instances
+        self._instances = read_instances(instances) if instances else {}
+
+    def environments(self) -> EnvironmentFactory:
+        """Environments that play the tasks; see `sandbox.repository` for what they need."""
+        if self.instances:
+            return container_environments(self.instances, self.rules)
+        return repository_environments(self.rules)
+
+    def training_tasks(self, count: int, seed: int) -> list[dict[str, Any]]:
+        """Tasks to train on, drawn with replacement."""
+        check_integer("count", count, minimum=0)
+        rng = stream(seed, "repository")
+        if self.instances:
+            names = split(self._instances, evaluation=False)
+            if not names:
+                raise ValueError(
+                    f"{self.instances} has too few instances to train on; give 2 or more"
+                )
+            return [{"instance_id": rng.choice(names)} for _ in range(count)]
+        tasks = []
+        for _ in range(count):
+            name = rng.choice(self.trained)
+            tasks.append(_task(name, rng.choice(variants(name, evaluation=False))))
+        return tasks
+
+    def evaluation_tasks(self, count: int, seed: int) -> list[dict[str, Any]]:
+        """`count` different tasks of each kind, all where there are fewer."""
+        check_integer("count", count, minimum=0)
+        rng = stream(seed, "repository evaluation")
+        if self.instances:
+            names = split(self._instances, evaluation=True)
+            return [
+                {"instance_id": name} for name in sorted(rng.sample(names, min(count, len(names))))
+            ]
+        known = [
+            _task(name, variant)
+            for name in self.trained
+            for variant in variants(name, evaluation=True)
+        ]
+        new = [
+            _task(name, variant)
+            for name in self.held_out
+            for variant in range(repository(name).variants)
+        ]
+        return [task for kind in (known, new) for task in rng.sample(kind, min(count, len(kind)))]
+
+    def figures(self, tasks: Sequence[Any], records: Sequence[Any]) -> dict[str, float]:
+        """Figures of all episodes and, as "<kind>/<figure>", of each kind of task.
+
+        success: share of episodes all of whose tests pass; one without a record did not succeed.
+        submitted: share that the agent ended itself. valid: share of replies that were an action.
+        turns: mean number of replies. fail_to_pass, pass_to_pass: mean shares of the tests to flip
+        and to hold that pass. All but the first are of the episodes that left a record. Intervals
+        are left out where a task is played several times in a row: its episodes say little of
+        others.
+        """
+        ends = not any(task == before for before, task in itertools.pairwise(tasks))
+        found = _figures(records, ends)
+        kinds = [self._kind(task) for task in tasks]
+        for kind in dict.fromkeys(kinds):
+            own = [record for record, of in zip(records, kinds, strict=True) if of == kind]
+            found |= {f"{kind}/{name}": value for name, value in _figures(own, ends).items()}
+        return found
+
+    def baselines(self, tasks: Sequence[Any]) -> Mapping[str, Mapping[str, float]]:
+        """Figures of an agent that submits at once, and of the known repair; both are played.
+
+        Of instances there are none: playing them takes hours.
+        """
+        if self.instances:
+            return {}
+        players: dict[str, Callable[[Any], list[str]]] = {
+            "nothing": lambda task: ["submit"],
+            "oracle": lambda task: oracle_replies(task_of(task)),
+        }
+        with tempfile.TemporaryDirectory() as scratch:
+            environment = self.environments()(Path(scratch))
+            try:
+                played = {
+                    player: [_record(environment, task, replies(task)) for task in tasks]
+                    for player, replies in players.items()
+                }
+            finally:
+                environment.close()
+        return {player: self.figures(tasks, records) for player, records in played.items()}
+
+    def expert_traces(
+        self, num_decisions: int, seed: int, *, rationale: bool = False
+    ) -> list[tuple[list[Message], str]]:
+        """Decisions of the known repairs of training tasks: all messages so far, and the reply.
+
+        With `rationale`, a line of reasoning goes before each action.
+        """
+        check_integer("num_decisions", num_decisions, minimum=0)
+        traces: list[tuple[list[Message], str]] = []
+        for messages in self._conversations(num_decisions, seed, rationale):
+            for place, message in enumerate(messages):
+                if message["role"] == "assistant":
+                    traces.append((messages[:place], message["content"]))
+            if len(traces) >= num_decisions:
+                break
+        return traces[:num_decisions]
+
+    def _conversations(self, count: int, seed: int, rationale: bool) -> Iterator[list[Message]]:
+        """Episodes of known repairs of at most `count` training tasks; each has a decision or
+        more."""
+        for task in self.training_tasks(count, seed):
+            if self.instances:
+                yield patch_conversation(self._instances[task["instance_id"]], self.rules)
+            else:
+                yield oracle_conversation(task_of(task), self.rules, rationale=rationale)
+
+    def _kind(self, task: Any) -> str:
+        if "instance_id" in task:
+            return INSTANCES
+        return NEW if task["repository"] in self.held_out else KNOWN
+
+
+def _task(name: str, variant: int) -> dict[str, Any]:
+    return {"repository": name, "variant": variant}
+
+
+def _record(environment: Any, task: Any, replies: Sequence[str]) -> Any:
+    """What an episode of these replies, the last of which ends it, records."""
+    environment.reset(task, 0)
+    for reply in replies:
+        turn = environment.step({0: reply})
+    return turn.record
+
+
+def _figures(records: Sequence[Any], ends: bool) -> dict[str, float]:
+    found: dict[str, float] = {}
+    played = [record for record in records if record is not None]
+    turns = sum(record["turns"] for record in played)
+    counts = {
+        "success": (sum(record["success"] for record in played), len(records)),
+        "submitted": (sum(record["submitted"] for record in played), len(played)),
+    }
+    for name, (of_them, count) in counts.items():
+        if count:
+            share = rate(of_them, count)
+            found[name] = share.value
+            found |= {f"{name}_low": share.low, f"{name}_high": share.high} if ends else {}
+    if played:
+        found["valid"] = 1.0 - sum(record["invalid"] for record in played) / turns
+    for name in _MEANS:
+        if played:
+            found[name] = float(np.mean([record[name] for record in played]))
+    return found
