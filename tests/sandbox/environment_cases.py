@@ -93,7 +93,7 @@ def command(stream: random.Random, prompt: Prompt) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """An environment, tasks for it, how a random player answers a prompt, and whether it is slow."""
+    """An environment, tasks for it, how a random player answers, and whether it is slow."""
 
     factory: Callable[[Any], Any]
     tasks: tuple[Any, ...]
