@@ -45,10 +45,11 @@ def main(channel: int) -> None:
         limits = Limits(**settings["limits"])
         with warnings.catch_warnings(record=True) as left_open:
             warnings.simplefilter("always")
-            confine(limits, Path(settings["scratch"]))
+            in_force = confine(limits, Path(settings["scratch"]))
         with contextlib.suppress(OSError):
             process_control(_CHILD_SUBREAPER, 1)
-        server = Server(channel, limits, Path(settings["temporary"]), settings["environment"])
+        places = Path(settings["temporary"]), settings["environment"]
+        server = Server(channel, limits, *places, alone="pid_namespace" in in_force)
         _write(channel, "ready", {"left_open": [str(each.message) for each in left_open]})
         server.serve()
     except (EOFError, ConnectionError):
@@ -66,12 +67,18 @@ class Server:
       limits: what a command may use; `seconds` and `cpu_seconds` are for each.
       temporary: directory for temporary files; emptied after each command.
       environment: variables of commands.
+      alone: see `process_tree.kill_descendants`.
     """
 
     def __init__(
-        self, channel: int, limits: Limits, temporary: Path, environment: Mapping[str, str]
+        self,
+        channel: int,
+        limits: Limits,
+        temporary: Path,
+        environment: Mapping[str, str],
+        alone: bool,
     ):
-        self._channel, self._limits = channel, limits
+        self._channel, self._limits, self._alone = channel, limits, alone
         self._temporary, self._environment = temporary, dict(environment)
 
     def serve(self) -> None:
@@ -82,7 +89,7 @@ class Server:
             try:
                 answer = run(request)
             except OSError as error:  # no process or file is to be had
-                kill_descendants()
+                kill_descendants(self._alone)
                 answer = {"error": str(error)}
             with contextlib.suppress(OSError):
                 empty_directory(self._temporary)
@@ -130,7 +137,7 @@ class Server:
             code = None
             if ending == "ended":
                 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            kill_descendants()
+            kill_descendants(self._alone)
             os.set_blocking(reading, False)
             with contextlib.suppress(BlockingIOError):
                 while kept.total < MOST and kept.add(os.read(reading, _PIECE)):
@@ -181,7 +188,7 @@ class Server:
                     return "time"
                 ready = dict(poll.poll(left * 1000 + 1))
                 if self._channel in ready:
-                    kill_descendants()
+                    kill_descendants(self._alone)
                     raise EOFError("the parent is gone")
                 if reading in ready and not kept.add(os.read(reading, _PIECE)):
                     poll.unregister(reading)

@@ -38,17 +38,20 @@ def kill_tree(pid: int) -> None:
     pids_cgroup.remove(pid)
 
 
-def kill_descendants() -> None:
+def kill_descendants(alone: bool) -> None:
     """Kills and reaps all that descends from this process, which leads a session of its own.
 
     With the process as their subreaper (prctl), orphans that left their session descend from it as
     well. Takes at most a few seconds: what the kernel does not let go of by then stays.
+
+    Args:
+      alone: whether `namespaces.enter_pid_namespace` gave it a pid namespace; all others in there
+        are then killed.
     """
     deadline = time.monotonic() + 3 * PATIENCE
     while _has_children() and time.monotonic() < deadline:
-        if os.getppid() == 0:
-            # The parent is outside the pid namespace, so all in there is ours but its first
-            # process, which this call spares; no process can be born past it.
+        if alone and os.getppid() == 0:  # the parent is outside the namespace
+            # Spares the caller and the namespace's first process; none can be born past it.
             _send(-1, signal.SIGKILL)
         else:
             _halt_and_kill(os.getpid())
