@@ -47,7 +47,8 @@ class Branching:
       spacing: least distance of two branch points: tokens of the context, what was given included,
         between the beginnings of their actions.
       trees_per_prompt: trunks of each request.
-      entropy_of: the entropy of a decision: of its "first_token" or the "mean" over its tokens.
+      entropy_of: the entropy of a decision, exact and of the distribution that was sampled from: at
+        its "first_token", or the "mean" over its tokens.
       threshold: nats.
 
     Raises:
