@@ -5,6 +5,7 @@ WebShop searches with. Words are of two characters or more without English funct
 not stemmed, where Lucene's English analyzer stems.
 """
 
+import logging
 import sys
 import threading
 from collections.abc import Sequence
@@ -63,7 +64,8 @@ def _bm25s() -> ModuleType:
 
     Where jax is installed, bm25s starts it when it is imported, to select with it. That would claim
     the accelerator for a sandbox, or call jax from inside a callback of its own program; selection
-    is done here with numpy, so jax is out of sight for the time of the import.
+    is done here with numpy, so jax is out of sight for the time of the import. Its logger, which
+    tells of every index, is kept to warnings.
     """
     with _IMPORTING:
         hidden = "jax.lax" if "jax" in sys.modules else "jax"
@@ -80,4 +82,5 @@ def _bm25s() -> ModuleType:
                 del sys.modules[hidden]
             else:
                 sys.modules[hidden] = before
+        logging.getLogger("bm25s").setLevel(logging.WARNING)
         return bm25s

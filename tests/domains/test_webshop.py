@@ -155,11 +155,11 @@ def test_tasks_come_once_before_any_comes_again():
     numbers = [task["goal"] for task in tasks]
     assert sorted(numbers[:size]) == list(range(size)) and {t["split"] for t in tasks} == {"train"}
     assert DOMAIN.training_tasks(10, seed=3) == tasks[:10] != DOMAIN.training_tasks(10, seed=4)
-    judged = DOMAIN.evaluation_tasks(463, seed=0)
-    assert len({task["goal"] for task in judged}) == 463 and judged[0]["split"] == "test"
+    judged = DOMAIN.evaluation_tasks(505, seed=0)
+    assert len({task["goal"] for task in judged}) == 505 and judged[0]["split"] == "test"
     assert WebShop(evaluated="eval").evaluation_tasks(1, 0)[0]["split"] == "eval"
-    with pytest.raises(ValueError, match="464 goals to be judged by: split 'test' has 463"):
-        DOMAIN.evaluation_tasks(464, seed=0)
+    with pytest.raises(ValueError, match="506 goals to be judged by: split 'test' has 505"):
+        DOMAIN.evaluation_tasks(506, seed=0)
 
 
 def test_a_task_without_a_goal_draws_it_by_the_seed():
@@ -189,7 +189,7 @@ def test_traces_hold_the_whole_conversation_before_each_reply():
         ("test/1", "not 'test/1'"),
         ({"split": "test", "goals": 1}, "a task of the web shop is"),
         ({"split": "tests", "goal": 1}, "Did you mean 'test'"),
-        ({"split": "test", "goal": 463}, "a number from 0 to 462"),
+        ({"split": "test", "goal": 505}, "a number from 0 to 504"),
         ({"split": "test", "goal": "1"}, "goal '1' of split 'test'"),
     ],
 )

@@ -55,6 +55,12 @@ def test_texts_that_make_no_index(ids, texts):
         SearchIndex(ids, texts)
 
 
+def test_making_an_index_logs_nothing(caplog):
+    with caplog.at_level("DEBUG"):
+        SearchIndex(["a"], ["red hat"])
+    assert not caplog.records
+
+
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
     with pytest.raises(ImportError, match=r'bm25s: pip install "sepo_jax\[webshop\]"'):
