@@ -184,16 +184,14 @@ class AlfWorld:
     def baselines(self, tasks: Sequence[Any]) -> dict[str, dict[str, float]]:
         """Figures of `PLAYERS`: commands that can be played, drawn evenly; who searches; who knows
         where everything is."""
-        found = {}
-        for player in PLAYERS:
-            records = []
-            for number, task in enumerate(tasks):
+        records: dict[str, list[Any]] = {player: [] for player in PLAYERS}
+        for number, task in enumerate(tasks):
+            for player in PLAYERS:  # while the game is loaded
                 episode = self.new_episode(task, 0)
                 for _ in self.played(episode, player, number):
                     pass
-                records.append(episode.record())
-            found[player] = self.figures(tasks, records)
-        return found
+                records[player].append(episode.record())
+        return {player: self.figures(tasks, found) for player, found in records.items()}
 
     def expert_traces(
         self, num_decisions: int, seed: int, *, rationale: bool = False
