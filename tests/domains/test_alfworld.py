@@ -97,7 +97,6 @@ def test_a_made_game_is_of_its_type_and_not_yet_won(size):
 # Players
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_oracle_wins_five_of_five_of_every_type_and_again_alike(split):  # C14
     for task in tasks_of(split, 5):
@@ -302,7 +301,6 @@ def test_figures_are_of_all_and_of_each_type():
     assert found[f"{TASK_TYPES[0]}/turns"] == 0.5
 
 
-@pytest.mark.slow
 def test_baselines_stand_beside_one_another():
     tasks = DOMAIN.evaluation_tasks(3, seed=0)
     found = DOMAIN.baselines(tasks)

@@ -43,7 +43,6 @@ NEEDED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("task_type", TASK_TYPES)
 def test_texts_commands_and_ends_are_those_of_textworld(task_type, tmp_path):
     size = (RECEPTACLES[1], MOST_OBJECTS) if task_type == TASK_TYPES[3] else (6, 6)

@@ -95,7 +95,6 @@ def protected_games():
     shutil.rmtree(place)
 
 
-@pytest.mark.slow
 def test_two_processes_play_on_data_that_nobody_may_write(protected_games):  # C06
     before = checksums(protected_games)
     jobs = [start(many_episodes, str(protected_games), 50, hash_seed=seed) for seed in (1, 2)]
@@ -105,7 +104,6 @@ def test_two_processes_play_on_data_that_nobody_may_write(protected_games):  # C
     assert checksums(protected_games) == before
 
 
-@pytest.mark.slow
 def test_confined_workers_play_and_take_over_from_one_another(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     domain = AlfWorld()
