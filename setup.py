@@ -32,6 +32,8 @@ setup(
         "jinja2>=3.1",
     ],
     extras_require={
+        # Pinned: the domain puts the parts of textworld together itself.
+        "alfworld": ["textworld[pddl]==1.7.0", "alfworld==0.4.2"],
         "test": [
             "pytest>=8",
             "pytest-xdist>=3.5",

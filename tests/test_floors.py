@@ -31,7 +31,7 @@ OUTSIDE = {
     "games": {"jax", "numpy", "chex", "scipy", "pyspiel"},
     "losses": {"jax", "chex"},
     "advantages": {"jax", "chex"},
-    "domains": {"numpy", "bm25s"},
+    "domains": {"numpy", "bm25s", "textworld", "fast_downward", "alfworld"},
     "forest": {"numpy", "chex"},
     "sandbox": {"numpy", "ray"},  # the host's side of a callback, which must not touch jax: D04
     "names": set(),

@@ -44,6 +44,7 @@ DOMAINS = {
     "webshop": "sepo_jax.domains.webshop:WebShop",
     "corridor": "sepo_jax.domains.corridor:Corridor",
     "repository": "sepo_jax.evaluation.repository_domain:RepositoryRepair",
+    "alfworld": "sepo_jax.domains.alfworld:AlfWorld",
 }
 _OWN_DOMAIN = "my_module:MyClass"
 _DOMAIN_PARTS = ("name", "max_payoff", "pools", "experts", "new_episode", "expert_traces")

@@ -1,5 +1,6 @@
 """Every environment there is, as its snapshots are tested: a new one joins `CASES`."""
 
+import importlib.util
 import random
 import shutil
 import tempfile
@@ -13,6 +14,8 @@ from sandbox.elsewhere import become_nobody, scratch_directory
 from sandbox.toys_files import WORDS, Notes
 
 from sepo_jax.domains import Kuhn, TablePolicy
+from sepo_jax.domains.alfworld import AlfWorld
+from sepo_jax.domains.alfworld_games import TASK_TYPES
 from sepo_jax.domains.kuhn_players import opponent_tables
 from sepo_jax.domains.webshop import WebShop
 from sepo_jax.sandbox.base import BaseEnvironment
@@ -126,6 +129,10 @@ CASES = {
         repositories.environments, ({"repository": "cart"},), repositories.random_reply, slow=True
     ),
 }
+if all(importlib.util.find_spec(name) for name in ("textworld", "alfworld")):
+    GAMES = tuple({"split": "train", "task_type": each} for each in TASK_TYPES[2:])
+    HOUSE = domain_environments(AlfWorld(max_turns=14))
+    CASES["alfworld"] = Case(HOUSE, GAMES, legal_or_not)
 
 
 def prefix(name: str, environment, seed: int) -> Turn:
