@@ -19,7 +19,7 @@ from sepo_jax.training import matrix_configs as shared
 def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     """The config; options of the argument are those of `matrix_configs.matrix_config`."""
     config = shared.matrix_config("matrix_sft_rl", argument)
-    shared.add_sft(config, argument, steps=1600)
+    shared.add_sft(config, argument, steps=1200)
     shared.add_rl(config, argument)
     return config
 
