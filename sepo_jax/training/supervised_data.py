@@ -110,20 +110,29 @@ def encode_examples(
     return made
 
 
+def further_messages(
+    talk: Sequence[Message], messages: Sequence[Message]
+) -> Sequence[Message] | None:
+    """What comes after a conversation that ends with a reply, where `messages` go on from it up to
+    the next reply; else None."""
+    further = messages[len(talk) :]
+    if not talk or not further or list(messages[: len(talk)]) != list(talk):
+        return None
+    # A reply between them is one that nothing teaches.
+    return None if any(message["role"] == "assistant" for message in further) else further
+
+
 def _between(
     policy: Policy, talk: Sequence[Message], messages: Sequence[Message]
 ) -> tuple[int, ...] | None:
     """Ids between the last reply of `talk` and the next one, where `messages` go on from it."""
-    further = messages[len(talk) :]
-    if not talk or not further or list(messages[: len(talk)]) != list(talk):
+    further = further_messages(talk, messages)
+    if further is None:
         return None
-    if any(message["role"] == "assistant" for message in further):
-        return None  # a reply between them that no pair teaches
     try:
-        ids = follow(policy.tokenizer, talk, further, True, policy.end_ids)
+        return tuple(follow(policy.tokenizer, talk, further, True, policy.end_ids))
     except TemplateNotExtending:
         return None
-    return tuple(ids)
 
 
 def _check_lengths(
