@@ -6,7 +6,7 @@ bundled shop.
 
     python experiments/train.py --config=configs/bpo/webshop.py
     python experiments/train.py --config=configs/bpo/webshop.py:algorithm=grpo
-    python experiments/sweep.py --config=configs/bpo/webshop.py --write    # three algorithms and seeds
+    python experiments/sweep.py --config=configs/bpo/webshop.py --write    # three seeds of each
 
 Paper: BPO, arXiv 2607.14171.
 """

@@ -370,11 +370,16 @@ def flatten(tree: Mapping, prefix: str = "") -> dict[str, Any]:
 
 
 def differences(old: Mapping, new: Mapping) -> dict[str, tuple[Any, Any]]:
-    """Dotted keys whose values differ between two configs, with both values."""
+    """Dotted keys whose values differ between two configs, with both values.
+
+    A field that a config does not have is at its default: it was written before there was one.
+    """
+    defaults = flatten(to_dict(Settings()))
     left, right = flatten(old), flatten(new)
-    keys = sorted(left.keys() | right.keys())
-    return {
-        key: (left.get(key, "(absent)"), right.get(key, "(absent)"))
-        for key in keys
-        if left.get(key, "(absent)") != right.get(key, "(absent)")
-    }
+    found = {}
+    for key in sorted(left.keys() | right.keys()):
+        absent = defaults.get(key, "(absent)")
+        pair = left.get(key, absent), right.get(key, absent)
+        if pair[0] != pair[1]:
+            found[key] = pair
+    return found

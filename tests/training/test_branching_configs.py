@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from alfworld_extra import needs_alfworld
+from extras import needs
 
 from sepo_jax.training import branching_configs as shared
 from sepo_jax.training import read_settings
@@ -16,7 +16,7 @@ TASKS = [
     "corridor",
     "webshop",
     "repository",
-    pytest.param("alfworld", marks=needs_alfworld),
+    pytest.param("alfworld", marks=needs("alfworld")),
 ]
 
 
