@@ -14,15 +14,15 @@ from ml_collections import config_dict
 
 from sepo_jax.training import branching_configs as shared
 
-_LENGTH = 10
+_LENGTH = 8
 
 
 def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     """The config; options of the argument are those of `branching_configs.branching_config`."""
     options = {"length": _LENGTH, "early": 2, "keys": 3, "expert_skill": 0.3}
     config = shared.branching_config("corridor", argument, options)
-    shared.add_sft(config, argument, steps=200, batch_size=16, decisions=_LENGTH)
-    shared.add_rl(config, argument, steps=60, tasks=8, tasks_of_trees=12)
+    shared.add_sft(config, argument, steps=120, batch_size=16, decisions=_LENGTH)
+    shared.add_rl(config, argument, steps=30, tasks=4, tasks_of_trees=5)
     config.rollout.capacity, config.rollout.row_length = 384, 384
     config.rollout.max_action_tokens = 6
     return config

@@ -87,7 +87,7 @@ def add_rl(
     steps: int,
     tasks: int,
     tasks_of_trees: int,
-    spacing: int = 16,
+    learning_rate: float = 1e-3,
 ) -> None:
     """Adds reinforcement learning: for algorithms that compare within trees, two trees a task of
     1 + 2 (4 - 1) leaves each; for the others as many independent episodes.
@@ -96,18 +96,18 @@ def add_rl(
       config, argument: of the run.
       steps: updates.
       tasks: of a step, where episodes are independent. tasks_of_trees: where they are trees, so
-        many more that as many replies are sampled.
-      spacing: `rl.branch_spacing`.
+        many more that about as many replies are sampled.
+      learning_rate: at first; it falls to a tenth.
     """
     chosen = parse_branching_options(argument)
     rl, row = config.rl, ALGORITHMS[chosen["algorithm"]]
     rl.steps, rl.tasks_per_step = steps, tasks
     rl.rollouts_per_task = TREES * (1 + BRANCH_POINTS * (CONTINUATIONS - 1))
-    rl.continuations, rl.branch_spacing = CONTINUATIONS, spacing
+    rl.continuations, rl.branch_spacing = CONTINUATIONS, 16
     if row.compare in _OF_TREES:
         rl.branch_points, rl.tasks_per_step = BRANCH_POINTS, tasks_of_trees
         rl.branch_selector = chosen["selector"] or "entropy"
-    rl.learning_rate, rl.final_learning_rate = 3e-4, 3e-5
+    rl.learning_rate, rl.final_learning_rate = learning_rate, learning_rate / 10
     if chosen["runlocal"]:
         rl.steps, rl.tasks_per_step = 2, 2
         config.evaluation.tasks = 2
