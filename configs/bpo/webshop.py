@@ -18,12 +18,14 @@ from sepo_jax.training import branching_configs as shared
 
 def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     """The config; options of the argument are those of `branching_configs.branching_config`."""
-    options = {"max_turns": 8, "title_words": 6}
+    # Few goals come often: codes of its own in every episode keep it from learning them by heart.
+    options = {"max_turns": 8, "title_words": 6, "results_per_page": 4, "new_codes": True}
     config = shared.branching_config("webshop", argument, options)
-    shared.add_sft(config, argument, steps=600, batch_size=16, decisions=5)
+    shared.add_sft(config, argument, steps=1200, batch_size=8, decisions=5)
     shared.add_rl(config, argument, steps=20, tasks=6, tasks_of_trees=9)
-    config.rollout.capacity, config.rollout.row_length = 1280, 1280
+    config.rollout.capacity, config.rollout.row_length = 640, 640
     config.rollout.max_action_tokens = 24
+    config.policy.individual_digits = config.policy.source == "fresh"
     config.evaluation.tasks = 100
     return config
 
