@@ -19,7 +19,9 @@ from sepo_jax.training import branching_configs as shared
 def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     """The config; options of the argument are those of `branching_configs.branching_config`."""
     # Few goals come often: codes of its own in every episode keep it from learning them by heart.
-    options = {"max_turns": 8, "title_words": 6, "results_per_page": 4, "new_codes": True}
+    # A small tokenizer writes a word otherwise at the beginning of brackets than after a blank.
+    options = {"max_turns": 8, "title_words": 6, "results_per_page": 4}
+    options |= {"new_codes": True, "brackets": True}
     config = shared.branching_config("webshop", argument, options)
     shared.add_sft(config, argument, steps=1200, batch_size=8, decisions=5)
     shared.add_rl(config, argument, steps=20, tasks=6, tasks_of_trees=9)

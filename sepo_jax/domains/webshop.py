@@ -69,6 +69,7 @@ class WebShop:
       title_words: of a title at most, 0 for all.
       new_codes: whether each episode shows the products under ids of its own, which its seed draws:
         no policy can remember them, each has to read them.
+      brackets: whether pages show what can be clicked in brackets, as it is clicked.
       reward: what a purchase pays, its "score" or "success": 1 for a score of 1, else 0.
       evaluated: split to be judged by.
 
@@ -88,6 +89,7 @@ class WebShop:
         results_per_page: int = 0,
         title_words: int = 0,
         new_codes: bool = False,
+        brackets: bool = False,
         reward: str = "score",
         evaluated: str = "test",
     ):
@@ -98,7 +100,7 @@ class WebShop:
         shown = check_integer("results_per_page", results_per_page, minimum=0)
         self.results_per_page = shown or (10 if self.data else 5)
         self.title_words = check_integer("title_words", title_words, minimum=0)
-        self.new_codes = bool(new_codes)
+        self.new_codes, self.brackets = bool(new_codes), bool(brackets)
         self.reward = check_option("reward", reward, REWARDS)
         self.evaluated = check_option("evaluated", evaluated, SPLITS)
 
@@ -110,7 +112,7 @@ class WebShop:
     @property
     def layout(self) -> Layout:
         """How pages look."""
-        return Layout(self.results_per_page, self.title_words)
+        return Layout(self.results_per_page, self.title_words, brackets=self.brackets)
 
     def new_episode(self, task: Mapping[str, Any], seed: int) -> "ShoppingEpisode":
         """An episode of a task; ValueError for what is none."""

@@ -73,11 +73,17 @@ class Layout(NamedTuple):
       results: on a page.
       title_words: of a title at most, 0 for all.
       shift: a product is shown under the id of the one so many places on (`Shop.shifted`).
+      brackets: whether what can be clicked is shown in brackets, as it is clicked.
     """
 
     results: int
     title_words: int = 0
     shift: int = 0
+    brackets: bool = False
+
+    def clickable(self, text: str) -> str:
+        """What can be clicked, as pages show it."""
+        return f"[{text}]" if self.brackets else text
 
     def on_page(self, page: Page) -> tuple[str, ...]:
         """The results that a page of them shows."""
@@ -183,14 +189,15 @@ def page_text(shop: Shop, page: Page, layout: Layout) -> str:
     if page.kind == START:
         return "Search"
     buttons = clickables(shop, page, layout)
-    fields = [_SHOWN[name] for name in buttons if name in (BACK, PREVIOUS)]
+    shown = {name: layout.clickable(text) for name, text in _SHOWN.items()}
+    fields = [shown[name] for name in buttons if name in (BACK, PREVIOUS)]
     if page.kind == RESULTS:
         fields.append(f"Page {page.number} (Total results: {len(page.results)})")
-        fields += [_SHOWN[name] for name in buttons if name == NEXT]
+        fields += [shown[name] for name in buttons if name == NEXT]
         for name in layout.on_page(page):
             product = shop.products[name]
             code = shop.products[shop.shifted(name, layout.shift)].id
-            fields += [code, layout.title(product), product.price_text]
+            fields += [layout.clickable(code), layout.title(product), product.price_text]
         return SEPARATOR.join(fields)
     product = shop.products[page.product]
     if page.kind == "description":
@@ -198,9 +205,9 @@ def page_text(shop: Shop, page: Page, layout: Layout) -> str:
     if page.kind == "features":
         return SEPARATOR.join([*fields, *product.features])
     for option, values in product.options.items():
-        fields += [option, *values]
+        fields += [option, *map(layout.clickable, values)]
     fields += [layout.title(product), f"Price: {product.price_text}"]
-    fields += [_SHOWN[name] for name in (*SUB_PAGES, BUY)]
+    fields += [shown[name] for name in (*SUB_PAGES, BUY)]
     return SEPARATOR.join(fields + ([choices_text(page)] if page.chosen else []))
 
 

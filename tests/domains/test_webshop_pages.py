@@ -1,8 +1,13 @@
 """Pages of the web shop: what replies are read as, where they lead, what is shown."""
 
+import re
+
 import pytest
 
 from sepo_jax.domains.webshop_pages import (
+    PRODUCT,
+    RESULTS,
+    SEPARATOR,
     Action,
     Layout,
     Page,
@@ -145,3 +150,17 @@ def test_pages_as_text():
 )
 def test_words_that_are_worth_a_search(instruction, words):
     assert keywords(instruction) == words
+
+
+def test_what_can_be_clicked_may_stand_in_brackets():
+    results = Page(RESULTS, "shirt", tuple(SHOP.products), 1)
+    layout = Layout(2, brackets=True)
+    plain = page_text(SHOP, results, Layout(2))
+    text = page_text(SHOP, results, layout)
+    names = clickables(SHOP, results, layout)
+    assert len(names) >= 4 and re.findall(r"\[([^]]*)\]", text.replace(SEPARATOR, " ")) == [
+        field for field in plain.split(SEPARATOR) if field.lower() in names
+    ]
+    page = Page(PRODUCT, product=names[-1])
+    shown = re.findall(r"\[([^]]*)\]", page_text(SHOP, page, layout).replace(SEPARATOR, " "))
+    assert {name.lower() for name in shown} == set(clickables(SHOP, page, layout))
