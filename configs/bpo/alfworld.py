@@ -19,9 +19,9 @@ from sepo_jax.training import branching_configs as shared
 def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     """The config; options of the argument are those of `branching_configs.branching_config`."""
     config = shared.branching_config("alfworld", argument, {})
-    shared.add_sft(config, argument, steps=400, batch_size=16, decisions=10, passes=20)
-    shared.add_rl(config, argument, steps=20, tasks=6, tasks_of_trees=9)
-    config.rollout.capacity, config.rollout.row_length = 1024, 1024
+    shared.add_sft(config, argument, steps=500, batch_size=8, decisions=10, passes=10)
+    shared.add_rl(config, argument, steps=20, tasks=3, tasks_of_trees=4)
+    config.rollout.capacity, config.rollout.row_length = 768, 768
     config.rollout.max_action_tokens = 24
     config.evaluation.tasks = 15
     return config

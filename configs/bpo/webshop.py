@@ -18,13 +18,15 @@ from sepo_jax.training import branching_configs as shared
 
 def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     """The config; options of the argument are those of `branching_configs.branching_config`."""
-    # Few goals come often: codes of its own in every episode keep it from learning them by heart.
     # A small tokenizer writes a word otherwise at the beginning of brackets than after a blank.
-    options = {"max_turns": 8, "title_words": 6, "results_per_page": 4}
-    options |= {"new_codes": True, "brackets": True}
+    options = {"max_turns": 8, "title_words": 6, "results_per_page": 4, "brackets": True}
+    if shared.parse_branching_options(argument)["policy"] == "fresh":
+        # A fresh policy learns which code goes with which goal by heart, and does not learn in
+        # minutes to read codes off a page: few products, and the goals that it was trained on.
+        options |= {"products": 200, "evaluated": "train"}
     config = shared.branching_config("webshop", argument, options)
-    shared.add_sft(config, argument, steps=1200, batch_size=8, decisions=5)
-    shared.add_rl(config, argument, steps=20, tasks=6, tasks_of_trees=9)
+    shared.add_sft(config, argument, steps=500, batch_size=8, decisions=5)
+    shared.add_rl(config, argument, steps=20, tasks=3, tasks_of_trees=4)
     config.rollout.capacity, config.rollout.row_length = 640, 640
     config.rollout.max_action_tokens = 24
     config.policy.individual_digits = config.policy.source == "fresh"
