@@ -84,7 +84,6 @@ def tree_record(
         | _said(forest, credit, segment, action_of, decode, entropy_of)
         for segment in chosen.tolist()
     ]
-    own = [number for number, leaf in enumerate(leaves) if int(leaf) in place]
     return {
         "algorithm": {name: getattr(algorithm, name) for name in _CHOICES},
         "entropy_of": entropy_of,
@@ -95,9 +94,10 @@ def tree_record(
         },
         "segments": segments,
         "leaves": [
-            {"segment": place[int(leaves[number])], "return": _number(earned[number])}
-            | _leaf(results[int(forest.episode[leaves[number]])], credit, number)
-            for number in own
+            {"segment": place[int(leaf)], "return": _number(earned[number])}
+            | _leaf(results[int(forest.episode[leaf])], credit, number)
+            for number, leaf in enumerate(leaves)
+            if int(leaf) in place
         ],
     }
 

@@ -250,7 +250,7 @@ def boxes_of(record):
 
 @pytest.mark.parametrize("points", [(0, 2), (0, 1, 2, 3, 4)])
 def test_boxes_lie_apart(points):
-    shop = WebShop(products=30)
+    shop = WebShop()
     grown = [grow(CORRIDOR, CORRIDOR.training_tasks(1, 0)[0], anything, points, 7, trunks=1)]
 
     def soon(episode, rng):
