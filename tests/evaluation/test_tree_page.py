@@ -87,6 +87,12 @@ def detail(chromium):
     return chromium.value("document.getElementById('detail').innerText")
 
 
+def figure(chromium, name):
+    """A number of the chosen segment."""
+    found = re.search(rf"{re.escape(name)}\s+(\S+)", detail(chromium))
+    return float(found[1].replace("−", "-"))
+
+
 def test_a_rollout_of_the_corridor_is_drawn_whole(chromium, tmp_path, played):
     page = opened(chromium, tmp_path, [played])
     segments = played["segments"]
@@ -133,7 +139,8 @@ def test_pointing_shows_and_a_click_keeps(chromium, tmp_path, scripted):
     kept, other = actions[1], actions[-1]
     page.click(f'[data-segment="{kept}"]')
     before = detail(page)
-    assert plain(segments[kept]["return"])[:3] in before
+    assert figure(page, "advantage A") == pytest.approx(segments[kept]["advantage"], rel=1e-3)
+    assert figure(page, "weight w") == pytest.approx(segments[kept]["weight"], rel=1e-3)
     page.point(*page.middle(f'[data-segment="{other}"]'))
     assert detail(page) != before
     path = page.value("[...document.querySelectorAll('[data-edge].on')].map(e => e.dataset.edge)")
@@ -162,7 +169,8 @@ def test_the_keyboard_reaches_every_segment(chromium, tmp_path, scripted):
     assert page.value(focused) == children[0][0]
     page.key("ArrowDown")
     assert page.value(focused) == children[0][1]
-    assert f"R {plain(scripted['segments'][children[0][1]]['return'])[:3]}" in detail(page)
+    expected = scripted["segments"][children[0][1]]["return"]
+    assert figure(page, "return R (mean below)") == pytest.approx(expected, rel=1e-3)
     page.key("ArrowUp")
     page.key("ArrowLeft")
     assert page.value(focused) == 0
