@@ -13,7 +13,10 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["sepo_jax", "sepo_jax.*"]),
-    package_data={"sepo_jax.domains": ["repositories/*.txt"]},
+    package_data={
+        "sepo_jax.domains": ["repositories/*.txt"],
+        "sepo_jax.evaluation": ["tree_page.css", "tree_page.js"],
+    },
     install_requires=[
         "absl-py>=2.0",
         "chex>=0.1.92",

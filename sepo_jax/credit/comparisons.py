@@ -259,6 +259,25 @@ def _path_credit(reward, value, mask, *, gamma, lam):
     return advantages.gae(reward, value, mask, gamma, lam)
 
 
+def subtree_returns(forest: Forest, leaf_return: np.ndarray) -> np.ndarray:
+    """Return of each segment: that of a leaf, above it the mean of its children's; float32 [N].
+
+    Args:
+      forest: the data.
+      leaf_return: return of each leaf path, [L]; NaN leaves the path out, and a segment without any
+        return below it has NaN.
+    """
+    returns = np.full(forest.num_segments, np.nan)
+    returns[forest.leaves()] = leaf_return
+    size = bucket(max(forest.num_segments, 1))
+    found = advantages.node_returns(
+        _pad(forest.parent, size, NO_PARENT, np.int32),
+        _pad(returns, size, np.nan, np.float32),
+        _pad(np.ones(forest.num_segments), size, False, bool),
+    )
+    return np.asarray(found)[: forest.num_segments]
+
+
 def _pad(values: np.ndarray, size: int, fill, dtype) -> np.ndarray:
     values = np.asarray(values).astype(dtype)
     return np.append(values, np.full(size - len(values), fill, dtype))

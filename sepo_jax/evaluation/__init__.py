@@ -12,6 +12,8 @@
 - `statistics`: means with normal and bootstrap intervals.
 - `nash_family`: the equilibria of Kuhn poker, and a table's distance from them.
 - `report`: report.html of a run directory; `run_data` is the directory's layout.
+- `tree_record`: one prompt's trees of a branching rollout with their credit, as JSON values;
+  `tree_page` the page that draws them.
 - `results`: tables of the README from JSON files.
 """
 

@@ -1,4 +1,7 @@
-"""Writes report.html of a run: one self-contained page, from whatever has been written so far."""
+"""Writes report.html of a run: one self-contained page, from whatever has been written so far.
+
+Where rollouts branched, trees.html is another: `report.html` links to it.
+"""
 
 import functools
 import os
@@ -19,9 +22,14 @@ from .report_sections import (
     summary_section,
 )
 from .report_tasks import tasks_section
+from .report_trees import TREES, trees_section
 from .run_data import RunData, read_run
+from .tree_page import render_trees
 
-_OF_TREES = ("nashconv", "policy")  # sections of games that are walked whole: those leave tables
+_OF_GAME_TREES = (
+    "nashconv",
+    "policy",
+)  # sections of games that are walked whole: those leave tables
 _OF_GAMES, _OF_TASKS = ("matches",), ("tasks",)
 
 
@@ -44,6 +52,7 @@ def render_report(run: RunData) -> str:
             )
             for stage in run.stages()
         ),
+        ("trees", "Trees", trees_section),
         ("policy", "Policy table", policy_section),
         ("matches", "Match play", matches_section),
         ("samples", "Samples", samples_section),
@@ -62,9 +71,11 @@ def render_report(run: RunData) -> str:
 
 def _left_out(run: RunData) -> tuple[str, ...]:
     """Sections that say nothing of a run of this sort."""
+    branching = () if run.trees else ("trees",)
     if run.tasks:
-        return _OF_TREES + _OF_GAMES
-    return _OF_TASKS if run.tables or not run.summary else _OF_TASKS + _OF_TREES
+        return _OF_GAME_TREES + _OF_GAMES + branching
+    games = () if run.tables or not run.summary else _OF_GAME_TREES
+    return _OF_TASKS + games + branching
 
 
 def _section(identity: str, title: str, build: Callable[[RunData], Html], run: RunData) -> Html:
@@ -77,19 +88,22 @@ def _section(identity: str, title: str, build: Callable[[RunData], Html], run: R
 
 
 def write_report(run_directory: str | os.PathLike) -> Path:
-    """Reads a run directory, whole or partial, and writes its report.html.
+    """Reads a run directory, whole or partial, and writes its report.html and trees.html.
 
     Args:
       run_directory: `runs/<name>`; the layout is in `run_data`. Missing and broken files give a
         page that says so.
 
     Returns:
-      Path of the page, replaced as a whole.
+      Path of report.html. Pages are replaced as a whole; without trees there is no trees.html.
 
     Raises:
       FileNotFoundError: no such directory; the message names the nearest sibling.
     """
     run = read_run(run_directory)
     target = run.path / "report.html"
+    if run.trees:
+        title = f"Trees of run {run.path.resolve().name}"
+        replace_text(run.path / TREES, render_trees(run.trees, title))
     replace_text(target, render_report(run))
     return target

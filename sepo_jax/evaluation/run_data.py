@@ -10,6 +10,7 @@ The layout (training writes it as the run goes):
   tasks.json      of runs over tasks, in place of tables.json: the evaluation tasks; for every
                   player what it recorded, its curves, and some episodes
   samples.jsonl   one line a sample of play
+  trees.jsonl     where rollouts branch, at steps of evaluation: one prompt's trees (`tree_record`)
   versions.json   package -> version (or "versions/<package>" keys of summary.json)
   evaluation.json match play and exact values, written by experiments/evaluate.py
 
@@ -44,6 +45,7 @@ class RunData:
       tables: stage -> information set -> list of action probabilities.
       tasks: content of tasks.json, {} for a run over games.
       samples: one dict a sample.
+      trees: one dict a step that kept its trees.
       versions: package -> version.
       evaluation: content of evaluation.json, {} before experiments/evaluate.py has run.
       notes: what was missing or unreadable, as sentences.
@@ -57,6 +59,7 @@ class RunData:
     tables: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     tasks: dict[str, Any] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
+    trees: list[dict[str, Any]] = field(default_factory=list)
     versions: dict[str, Any] = field(default_factory=dict)
     evaluation: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -145,11 +148,13 @@ def read_run(directory: str | Path) -> RunData:
     # An interrupted run has no timings or samples yet, and versions may sit in the config.
     timings = _last_writing(_read_lines(path / "timings.jsonl", notes), "timings.jsonl", notes)
     samples = _read_lines(path / "samples.jsonl", notes)
+    trees = _optional_lines(path / "trees.jsonl", notes)
     versions = _versions(path, config, summary, notes)
     evaluation = _optional_object(path / "evaluation.json", notes)
     return RunData(
-        path, config, metrics, timings, summary, tables, tasks, samples, versions, evaluation, notes
-    )
+        path, config, metrics, timings, summary, tables, tasks, samples, trees, versions,
+        evaluation, notes,
+    )  # fmt: skip
 
 
 def _missing_directory(path: Path) -> str:
@@ -197,6 +202,11 @@ def _read_object(path: Path, notes: list[str]) -> dict[str, Any]:
 def _optional_object(path: Path, notes: list[str]) -> dict[str, Any]:
     """As _read_object, for files that most runs do without: absence is no note."""
     return _read_object(path, notes) if path.exists() else {}
+
+
+def _optional_lines(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """As _read_lines, likewise."""
+    return _read_lines(path, notes) if path.exists() else []
 
 
 def _read_lines(path: Path, notes: list[str]) -> list[dict[str, Any]]:

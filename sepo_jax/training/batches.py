@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..algorithms import Algorithm
-from ..credit import assign_credit
+from ..credit import Credit, assign_credit
 from ..forest import Batch, Forest, batch_sizes, fill, pack, pack_sharing_prefixes
 from ..losses import Mean
 from ..policy import Policy, TokenScores
@@ -45,8 +45,8 @@ class BatchMaker:
 
     def make(
         self, forest: Forest, params: chex.ArrayTree, reference: chex.ArrayTree | None = None
-    ) -> tuple[Batch, dict[str, Mean]]:
-        """`[devices, parts, rows, ...]` with advantages, and the metrics of credit assignment.
+    ) -> tuple[Batch, Credit]:
+        """`[devices, parts, rows, ...]` with advantages, and the credit that these are from.
 
         Args:
           forest: segments with rewards.
@@ -83,7 +83,7 @@ class BatchMaker:
         batch = fill(batch, **known, **credit.arrays())
         shape = (self.num_devices, micro)
         batch = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), batch)
-        return batch, credit.metrics
+        return batch, credit
 
     @contextlib.contextmanager
     def _each_warning_once(self) -> Iterator[None]:

@@ -340,7 +340,7 @@ class StageRunner:
             clock.lap("generate", {"environment": data.waited})
             clock.laps |= data.timings
             reference = held.whole_reference(parallel)
-            batch, credit_metrics = maker.make(data.forest, params, reference)
+            batch, credit = maker.make(data.forest, params, reference)
             check_same_data(batch, f"batch at step {step + 1} of stage {stage.name}")
             clock.lap("score")
             # The update consumes what these may share memory with, and wants the room.
@@ -348,23 +348,27 @@ class StageRunner:
             for _ in range(settings.optimizer.updates_per_batch):
                 placed, metrics = update(placed, held.frozen, batch)
             record = {"stage": stage.name, "step": step + 1, "loss": read_value(metrics["loss"])}
-            for part in (metrics, credit_metrics, data.metrics):
+            for part in (metrics, credit.metrics, data.metrics):
                 record |= {name: read_value(value) for name, value in part.items()}
             clock.lap("update")
             last = step + 1 == numbers.steps
+            lines = {"samples.jsonl": data.samples}
             if (step + 1) % settings.evaluation.every == 0 or last:
                 params = join(parallel.whole(held.frozen), parallel.current(placed.params))
                 record |= stage.evaluate(params) | self.judge.exact(params)
                 del params
+                if data.tree is not None:
+                    named = {"stage": stage.name, "step": step + 1}
+                    lines["trees.jsonl"] = [named | data.tree(credit, maker.algorithm)]
                 clock.lap("evaluate")
-            self._write(record, data.samples, clock, placed, bar)
+            self._write(record, lines, clock, placed, bar)
             if (step + 1) % settings.checkpoint.every == 0 or last:
                 whole = parallel.fetch(placed)
                 if checkpoints is not None:
                     checkpoints.save(step + 1, (whole, maker.sizes))
         return parallel.current(placed.params)
 
-    def _write(self, record, samples, clock, placed, bar) -> None:
+    def _write(self, record, lines, clock, placed, bar) -> None:
         stage, step = record["stage"], record["step"]
         bad = nonfinite(record)
         if bad is not None:
@@ -376,8 +380,9 @@ class StageRunner:
             _LOG.warning("%s is %s at step %d; the update was skipped", bad, record[bad], step)
             record = {k: v for k, v in record.items() if nonfinite({k: v}) is None}
         record["skipped_updates"] = int(self.parallel.fetch(placed.skipped))
-        for sample in samples:
-            self.directory.append("samples.jsonl", sample)
+        for name, records in lines.items():
+            for each in records:
+                self.directory.append(name, each)
         timings = {"stage": stage, "step": step, **clock.laps, **peak_memory()}
         self.directory.append("timings.jsonl", timings)
         self.directory.append("metrics.jsonl", record)

@@ -1,6 +1,8 @@
 """The reinforcement-learning stage on tasks that pay their own rewards."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import chex
@@ -8,6 +10,7 @@ import numpy as np
 
 from ..domains.base import derive_seed
 from ..domains.tasks import is_task_domain
+from ..evaluation.tree_record import tree_record
 from ..forest import Forest
 from ..policy import Policy
 from ..rollout import play_branching
@@ -30,7 +33,8 @@ class RewardStage:
     A step draws `rl.tasks_per_step` tasks and plays each `rl.rollouts_per_task` times; the episodes
     of a task are one group. With `rl.branch_points` they are the leaves of trees. Numbers that
     episodes record are logged as their means, in which the leaves of a tree weigh as much as states
-    are visited (`leaf_weights`).
+    are visited (`leaf_weights`), and steps of evaluation keep the trees of one prompt
+    (`evaluation.tree_record`).
     """
 
     name = "rl"
@@ -109,7 +113,28 @@ class RewardStage:
             timings = {"snapshots": round(rollout.statistics["snapshot_seconds"], 6)}
         stride = max(len(played) // _SAMPLES, 1)
         samples = [sample_record(self.name, step + 1, result) for result in played[::stride]]
-        return StepData(forest, metrics, samples, rollout.statistics["blocked_seconds"], timings)
+        waited = rollout.statistics["blocked_seconds"]
+        tree = self._tree(rollout.results, forest) if self.branching.forks else None
+        return StepData(forest, metrics, samples, waited, timings, tree)
+
+    def _tree(self, results: Sequence[EpisodeResult], forest: Forest) -> Callable[..., dict]:
+        """`StepData.tree` of a step; snapshots are let go, as the update wants their room."""
+        without = [
+            replace(
+                result,
+                snapshots={},
+                request=replace(result.request, state=result.request.state and b""),
+            )
+            for result in results
+        ]
+        tokenizer = self.policy.tokenizer
+        return partial(
+            tree_record,
+            without,
+            forest,
+            decode=tokenizer.decode if tokenizer is not None else None,
+            entropy_of=self.branching.entropy_of,
+        )
 
     @staticmethod
     def _tree_figures(statistics: Mapping[str, Any], forest: Forest) -> dict[str, float]:

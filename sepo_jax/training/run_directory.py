@@ -14,13 +14,13 @@ from typing import Any
 from ..evaluation.files import replace_text
 from .settings import Settings, differences, read_settings
 
-LINE_FILES = ("metrics.jsonl", "timings.jsonl", "samples.jsonl")
+LINE_FILES = ("metrics.jsonl", "timings.jsonl", "samples.jsonl", "trees.jsonl")
 
 
 class RunDirectory:
     """`runs/<name>/`: `config.json`, `metrics.jsonl`, `timings.jsonl`, `samples.jsonl`,
     `summary.json`, `tables.json` (games) or `tasks.json` (tasks), `checkpoints/`, `policy/`,
-    `report.html`.
+    `report.html`; where rollouts branch also `trees.jsonl` and `trees.html`.
 
     Wall-clock figures live in `timings.jsonl` alone, so that the other files of two runs of one
     config are equal byte for byte.

@@ -3,7 +3,7 @@
 A stage turns a step number and the parameters into a forest to train on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..credit import assign_credit
+from ..algorithms import Algorithm
+from ..credit import Credit, assign_credit
 from ..forest import Batch, Forest, ForestBuilder, fill
 from ..objective import Objective, make_objective
 from ..policy import Policy
@@ -31,6 +32,8 @@ class StepData(NamedTuple):
       samples: a few records for `samples.jsonl`.
       waited: seconds in which nothing could decode until a sandbox answered.
       timings: further seconds for `timings.jsonl`, of what goes on beside all else.
+      tree: what `trees.jsonl` keeps of the step, from the credit it trains on and the row that
+        assigned it; None where nothing branches.
     """
 
     forest: Forest
@@ -38,6 +41,7 @@ class StepData(NamedTuple):
     samples: list[dict]
     waited: float = 0.0
     timings: Mapping[str, float] = MappingProxyType({})
+    tree: Callable[[Credit, Algorithm], dict[str, Any]] | None = None
 
 
 class SftStage:

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
 from training.parity_tasks import Parity, ParityRules
 from training.walk_tasks import Walks
 
+from sepo_jax.credit import assign_credit
 from sepo_jax.domains import Kuhn
 from sepo_jax.forest import Forest
 from sepo_jax.policy import Sampling
@@ -15,7 +17,7 @@ from sepo_jax.rollout import Branching, play, play_branching
 from sepo_jax.rollout.branching import trees
 from sepo_jax.sandbox.environments import domain_environments
 from sepo_jax.sandbox.episodes import EpisodeRequest
-from sepo_jax.training import read_settings, train
+from sepo_jax.training import batches, read_settings, train
 from sepo_jax.training.reward_stage import RewardStage, mean_of_records, total_reward
 from sepo_jax.training.sepo_stage import SepoStage
 from sepo_jax.training.setup import (
@@ -77,6 +79,7 @@ def test_the_forest_holds_what_was_paid(small_config):
     assert data.metrics["sampled_decisions"] == 12
     assert data.metrics["sampled_tokens"] == data.forest.lengths()[replies].sum()
     assert not any(name.startswith("trees/") for name in data.metrics) and not data.timings
+    assert data.tree is None
     # Members of a group share the prompt, and with it the root.
     roots = data.forest.parent[replies]
     assert all(len(set(group)) == 1 for group in np.split(roots, 3))
@@ -159,16 +162,47 @@ def test_trees_that_do_not_make_up_the_rollouts_of_a_task_are_refused(small_conf
         read_settings(config)
 
 
-def test_a_run_trains_on_trees(small_config, tmp_path):
-    config = walks_config(small_config, steps=2) | {"algorithm": {"name": "bpo"}}
-    config["sft"]["steps"] = 1
+@pytest.mark.slow
+def test_a_run_trains_on_trees(small_config, tmp_path, monkeypatch):
+    config = walks_config(small_config, steps=3) | {"algorithm": {"name": "bpo"}}
+    config["sft"]["steps"], config["evaluation"]["every"] = 1, 2
+    config["checkpoint"] = {"every": 1, "keep": 5}
+    trained = []
+    monkeypatch.setattr(
+        batches, "assign_credit", lambda *args, **named: trained.append(
+            (args[1], assign_credit(*args, **named))
+        ) or trained[-1][1],
+    )  # fmt: skip
     train(config, run_directory=tmp_path / "run", progress=False)
     lines = {
         name: [json.loads(x) for x in (tmp_path / "run" / name).read_text().splitlines()]
-        for name in ("metrics.jsonl", "timings.jsonl")
+        for name in ("metrics.jsonl", "timings.jsonl", "trees.jsonl")
     }
+    # Steps of evaluation and the last one keep a tree, with the credit of their updates.
+    kept = lines["trees.jsonl"]
+    assert [(line["stage"], line["step"]) for line in kept] == [("rl", 2), ("rl", 3)]
+    for record, (forest, credit) in zip(kept, trained[-2:], strict=True):
+        assert len(record["leaves"]) == 10 and sum(x["trunk"] for x in record["leaves"]) == 2
+        means = np.bincount(forest.segment_of_token(), credit.advantage) / forest.lengths()
+        shown = [s["advantage"] for s in record["segments"] if s["kind"] == "action"]
+        groups = [means[forest.is_action & (forest.group == g)] for g in range(3)]
+        assert any(
+            len(each) == len(shown) and np.allclose(each, shown, atol=1e-6) for each in groups
+        )
+    report = (tmp_path / "run/report.html").read_text(encoding="utf-8")
+    assert 'href="trees.html"' in report
+    page = (tmp_path / "run/trees.html").read_text(encoding="utf-8")
+    assert page.count("<option") == 2 and "Trees of run run" in page
+    # A run that goes on from an earlier checkpoint writes the same trees again.
+    shutil.copytree(tmp_path / "run", tmp_path / "resumed")
+    for step in (2, 3):
+        shutil.rmtree(tmp_path / f"resumed/checkpoints/rl/{step}")
+    train(config, run_directory=tmp_path / "resumed", resume=True, progress=False)
+    for name in ("metrics.jsonl", "trees.jsonl", "trees.html"):
+        both = [(tmp_path / run / name).read_bytes() for run in ("run", "resumed")]
+        assert both[0].replace(b"run run", b"run resumed") == both[1], name
     metrics = [line for line in lines["metrics.jsonl"] if line["stage"] == "rl"]
-    assert [line["trees/leaves"] for line in metrics] == [30, 30]
+    assert [line["trees/leaves"] for line in metrics] == [30, 30, 30]
     assert all(np.isfinite(line["loss"]) for line in metrics)
     assert not any("snapshots" in line for line in metrics)
     timed = [line for line in lines["timings.jsonl"] if line["stage"] == "rl"]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sepo_jax.training import read_settings, to_dict
-from sepo_jax.training.run_directory import RunDirectory, nonfinite
+from sepo_jax.training.run_directory import LINE_FILES, RunDirectory, nonfinite
 
 
 def test_an_existing_run_is_not_overwritten(tmp_path):
@@ -59,11 +59,11 @@ def test_a_half_written_line_is_left_out(tmp_path):
 
 def test_keep_lines_drops_from_every_line_file(tmp_path):
     directory = RunDirectory.create(tmp_path / "run", {})
-    for name in ("metrics.jsonl", "timings.jsonl", "samples.jsonl"):
+    for name in LINE_FILES:
         for step in (1, 2, 3):
             directory.append(name, {"stage": "sft", "step": step})
     directory.keep_lines(lambda line: line["step"] <= 2)
-    for name in ("metrics.jsonl", "timings.jsonl", "samples.jsonl"):
+    for name in ("metrics.jsonl", "timings.jsonl", "samples.jsonl", "trees.jsonl"):
         assert [line["step"] for line in directory.lines(name)] == [1, 2]
 
 
