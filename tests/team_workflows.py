@@ -1,9 +1,10 @@
 """Small teams for tests: fixed, routed, with private drafts, and with contexts that go on."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from sepo_jax.domains.base import stream
-from sepo_jax.domains.teams import ask, event, private, system, user
+from sepo_jax.domains.teams import ask, event, play_workflow, private, system, team_figures, user
 
 
 class Tasks:
@@ -16,13 +17,21 @@ class Tasks:
         return list(range(count))
 
     def figures(self, tasks, records):
-        return {"success": sum(bool(record and record["right"]) for record in records)}
+        right = sum(bool(record and record["right"]) for record in records)
+        return {"success": right / max(len(records), 1), **team_figures(records)}
 
     def baselines(self, tasks):
         return {}
 
     def expert_traces(self, num_decisions, seed, *, rationale=False):
-        return []
+        traces = []
+        for index, task in enumerate(self.training_tasks(num_decisions, seed)):
+            if len(traces) < num_decisions:
+                traces += play_workflow(self, task, index, partial(self.right, task)).decisions()
+        return traces[:num_decisions]
+
+    def right(self, task, kind, member, said):
+        return str(task + 1)
 
 
 class Fixed(Tasks):

@@ -1,7 +1,9 @@
 """Workflows: events as they are asked, replay, and what is refused."""
 
 import pickle
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from team_workflows import Fixed, Mixed, Routed, Tasks
@@ -171,3 +173,12 @@ def test_a_workflow_that_does_not_repeat_itself_is_found_out():
     episode.step({("solver", 0): "x"})  # itself goes on
     with pytest.raises(ValueError, match="'broken' does not repeat itself"):
         copy.step({("solver", 0): "x"})
+
+
+def test_the_team_of_the_readme_is_played(capsys):
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    section = text[text.index("## Teams") : text.index("## An own loss")]
+    (block,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    exec(block, {})
+    assert capsys.readouterr().out == "1.0 [3, 1]\n"
+    assert "# 1.0 [3, 1]" in block
