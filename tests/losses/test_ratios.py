@@ -217,7 +217,7 @@ def test_unknown_options_are_named():
         losses.sequence_log_ratio(
             jnp.zeros(2), jnp.ones((2, 1), bool), jnp.ones(2, bool), normalize="means"
         )
-    with pytest.raises(ValueError, match=r"scale 'squareroot'.*Allowed: mean, sqrt, sum"):
+    with pytest.raises(ValueError, match=r"scale 'squareroot'.*Allowed: length, mean, sqrt, sum"):
         losses.set_log_ratio(*members((1, [0.0])), jnp.ones(1, bool), scale="squareroot")
 
 
