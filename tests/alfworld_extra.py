@@ -1,9 +1,7 @@
 """Importing this skips the module where the extra `alfworld` is not installed."""
 
-import importlib.util
-
 import pytest
+from extras import installed
 
-INSTALLED = all(importlib.util.find_spec(name) for name in ("textworld", "alfworld"))
-if not INSTALLED:
+if not installed("alfworld"):
     pytest.skip("the extra `alfworld` is not installed", allow_module_level=True)

@@ -13,7 +13,7 @@ from typing import Any
 from timed_run import train_timed
 
 from sepo_jax.evaluation.results import source_commit
-from sepo_jax.training.command_line import load_config, load_sweep
+from sepo_jax.training.command_line import load_sweep, swept_config
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -85,9 +85,8 @@ class Runs:
     def config_of(self, path: str | Path, seed: int) -> Any:
         """The config of a file as its sweep has it for a seed; of a smoke test with `runlocal`."""
         swept = [changes for changes in load_sweep(str(path)) if changes["seed"] == seed]
-        config = load_config(f"{path}:runlocal" if self.quick else str(path))
-        config.update(swept[0] if swept else {"seed": seed})
-        return config
+        value = f"{path}:runlocal" if self.quick else str(path)
+        return swept_config(value, swept[0] if swept else {"seed": seed})
 
     def finished(self, config: Any) -> tuple[Path, dict[str, Any]]:
         """Directory and summary of the run of a config or `Settings`; trained now where it is not

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sepo_jax.domains.base import EpisodeFinished, Message, check_integer, stream
+from sepo_jax.domains.base import EpisodeFinished, Message, check_integer, derive_seed, stream
 from sepo_jax.domains.figures import task_figures
 from sepo_jax.domains.webshop_catalogue import synthetic_shop
 from sepo_jax.domains.webshop_data import GOALS, official_shop
@@ -67,6 +67,8 @@ class WebShop:
       results_per_page: of the `MOST_RESULTS` that a search finds; 0 for 5 of the bundled shop and
         10 of official files.
       title_words: of a title at most, 0 for all.
+      new_codes: whether each episode shows the products under ids of its own, which its seed draws:
+        no policy can remember them, each has to read them.
       reward: what a purchase pays, its "score" or "success": 1 for a score of 1, else 0.
       evaluated: split to be judged by.
 
@@ -85,6 +87,7 @@ class WebShop:
         max_turns: int = 15,
         results_per_page: int = 0,
         title_words: int = 0,
+        new_codes: bool = False,
         reward: str = "score",
         evaluated: str = "test",
     ):
@@ -95,6 +98,7 @@ class WebShop:
         shown = check_integer("results_per_page", results_per_page, minimum=0)
         self.results_per_page = shown or (10 if self.data else 5)
         self.title_words = check_integer("title_words", title_words, minimum=0)
+        self.new_codes = bool(new_codes)
         self.reward = check_option("reward", reward, REWARDS)
         self.evaluated = check_option("evaluated", evaluated, SPLITS)
 
@@ -123,7 +127,10 @@ class WebShop:
         if number is None:
             goals = self.shop.goals_of(task["split"])
             number = stream(seed, "web shop goal").randrange(len(goals))
-        return ShoppingEpisode(self, task["split"], number)
+        shift = 0
+        if self.new_codes:
+            shift = stream(seed, "web shop codes").randrange(len(self.shop.products))
+        return ShoppingEpisode(self, task["split"], number, shift)
 
     def training_tasks(self, count: int, seed: int) -> list[dict[str, Any]]:
         """Goals of the train split; each comes once before any comes again."""
@@ -169,7 +176,8 @@ class WebShop:
         traces: list[tuple[list[Message], str]] = []
         tasks = self._drawn("train", seed)
         while len(traces) < num_decisions:
-            episode, talk = self.new_episode(next(tasks), seed), []
+            drawn = derive_seed(seed, "web shop trace", len(traces))
+            episode, talk = self.new_episode(next(tasks), drawn), []
             while not episode.done:
                 talk += episode.messages()
                 reply = oracle(episode)
@@ -200,14 +208,14 @@ class ShoppingEpisode:
       score: of the purchase, None before one.
     """
 
-    def __init__(self, domain: WebShop, split: str, number: int):
+    def __init__(self, domain: WebShop, split: str, number: int, shift: int = 0):
         goal = domain.shop.goal(split, number)
-        self._domain, self.split, self.number = domain, split, number
+        self._domain, self.split, self.number, self._shift = domain, split, number, shift
         self.page = Page()
         self.turns = self.valid = 0
         self.done = False
         self.score: Score | None = None
-        shown = page_text(domain.shop, self.page, domain.layout)
+        shown = page_text(domain.shop, self.page, self.layout)
         self._said = SEPARATOR.join(["Instruction:", goal.instruction, shown])
 
     @property
@@ -218,7 +226,7 @@ class ShoppingEpisode:
     @property
     def layout(self) -> Layout:
         """How pages look."""
-        return self._domain.layout
+        return self._domain.layout._replace(shift=self._shift)
 
     @property
     def goal(self) -> Goal:
@@ -230,7 +238,14 @@ class ShoppingEpisode:
         """Goal and page: what can happen next depends on them and the number of turns alone."""
         page = self.page
         chosen = sorted(f"{option}: {value}" for option, value in page.chosen)
-        parts = [f"{self.split}/{self.number}", page.kind, page.keywords, page.number, page.product]
+        parts = [
+            f"{self.split}/{self.number}",
+            self._shift,
+            page.kind,
+            page.keywords,
+            page.number,
+            page.product,
+        ]
         return SEPARATOR.join(map(str, [*parts, *chosen]))
 
     def messages(self) -> list[Message]:

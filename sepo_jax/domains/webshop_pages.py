@@ -72,10 +72,12 @@ class Layout(NamedTuple):
     Attributes:
       results: on a page.
       title_words: of a title at most, 0 for all.
+      shift: a product is shown under the id of the one so many places on (`Shop.shifted`).
     """
 
     results: int
     title_words: int = 0
+    shift: int = 0
 
     def on_page(self, page: Page) -> tuple[str, ...]:
         """The results that a page of them shows."""
@@ -120,7 +122,8 @@ def clickables(shop: Shop, page: Page, layout: Layout) -> list[str]:
         found.append(PREVIOUS)
     if page.kind == RESULTS:
         more = page.number * layout.results < len(page.results)
-        return [*found, *([NEXT] if more else []), *layout.on_page(page)]
+        shown = (shop.shifted(name, layout.shift) for name in layout.on_page(page))
+        return [*found, *([NEXT] if more else []), *shown]
     if page.kind == PRODUCT:
         options = shop.products[page.product].options.values()
         return list(dict.fromkeys([*found, *(v for o in options for v in o), *SUB_PAGES, BUY]))
@@ -144,7 +147,7 @@ def follow(shop: Shop, page: Page, action: Action, layout: Layout) -> Page | Non
     if name in SUB_PAGES:
         return page._replace(kind=name)
     if page.kind == RESULTS:
-        return page._replace(kind=PRODUCT, product=name)
+        return page._replace(kind=PRODUCT, product=shop.shifted(name, -layout.shift))
     return page._replace(chosen=_choose(shop.products[page.product].options, page.chosen, name))
 
 
@@ -186,7 +189,8 @@ def page_text(shop: Shop, page: Page, layout: Layout) -> str:
         fields += [_SHOWN[name] for name in buttons if name == NEXT]
         for name in layout.on_page(page):
             product = shop.products[name]
-            fields += [product.id, layout.title(product), product.price_text]
+            code = shop.products[shop.shifted(name, layout.shift)].id
+            fields += [code, layout.title(product), product.price_text]
         return SEPARATOR.join(fields)
     product = shop.products[page.product]
     if page.kind == "description":

@@ -29,8 +29,8 @@ def rule(episode: Any, rng: random.Random) -> str:
     if page.kind == START:
         return f"search[{keywords(episode.goal.instruction)}]"
     if page.kind == RESULTS:
-        shown = episode.layout.on_page(page)
-        return f"click[{shown[0]}]" if shown else f"click[{BACK}]"
+        found = episode.layout.on_page(page)
+        return f"click[{_code(episode, found[0])}]" if found else f"click[{BACK}]"
     if page.kind != PRODUCT:
         return f"click[{PREVIOUS}]"
     chosen = dict(page.chosen)
@@ -48,7 +48,8 @@ def oracle(episode: Any, rng: random.Random | None = None) -> str:
     if page.kind == START:
         return f"search[{_query(episode.shop, episode.goal.instruction, target)}]"
     if page.kind == RESULTS:
-        return f"click[{_towards(page.results, page.number, target, episode.layout.results)}]"
+        name = _towards(page.results, page.number, target, episode.layout.results)
+        return f"click[{_code(episode, target) if name == target else name}]"
     if page.product != target or page.kind != PRODUCT:
         return f"click[{PREVIOUS}]"
     chosen = dict(page.chosen)
@@ -59,6 +60,11 @@ def oracle(episode: Any, rng: random.Random | None = None) -> str:
         if wanted and chosen.get(option) not in wanted:
             return f"click[{wanted[0]}]"
     return f"click[{BUY}]"
+
+
+def _code(episode: Any, name: str) -> str:
+    """What a product is called on the pages of an episode."""
+    return episode.shop.shifted(name, episode.layout.shift)
 
 
 def _query(shop: Shop, instruction: str, target: str) -> str:

@@ -79,6 +79,8 @@ class Shop:
     def __init__(self, products: Iterable[Product], goals: Mapping[str, Sequence[Goal]]):
         self.products = {product.id.lower(): product for product in products}
         self.goals = {split: tuple(goals.get(split, ())) for split in SPLITS}
+        self._ids = tuple(self.products)
+        self._places = {name: place for place, name in enumerate(self._ids)}
         self._indexing = threading.Lock()
         self._built: SearchIndex | None = None
 
@@ -100,6 +102,11 @@ class Shop:
                 f"the shop has no goals in split {split!r} ({counts}); take more products"
             )
         return goals
+
+    def shifted(self, name: str, shift: int) -> str:
+        """The lower-case id that stands `shift` places after another in the shop's order, which
+        goes on from its beginning."""
+        return self._ids[(self._places[name] + shift) % len(self._ids)] if shift else name
 
     def search(self, query: str) -> tuple[str, ...]:
         """Lower-case ids of at most `MOST_RESULTS` products, best first."""

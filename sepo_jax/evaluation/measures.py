@@ -299,6 +299,18 @@ MEASURES: dict[str, Measure] = {
             "Episodes that a sandbox failed; no other figure counts them.",
         ),
         Measure(
+            "sampled_decisions",
+            "Sampled decisions",
+            "",
+            "Replies sampled in a step; one that several episodes share counts once.",
+        ),
+        Measure(
+            "sampled_tokens",
+            "Sampled tokens",
+            "",
+            "Tokens of these replies.",
+        ),
+        Measure(
             "resampled_rollouts",
             "Episodes played anew",
             "",

@@ -74,6 +74,21 @@ def load_sweep(value: str) -> list[dict[str, Any]]:
     return changes
 
 
+def swept_config(value: str, overrides: Mapping[str, Any]) -> Any:
+    """The ConfigDict of one run of a sweep.
+
+    Args:
+      value: `path.py` or `path.py:argument`.
+      overrides: of `load_sweep`; "argument" among them is added to the config's argument.
+    """
+    path, _, given = value.partition(":")
+    fields = {name: each for name, each in overrides.items() if name != "argument"}
+    argument = ",".join(filter(None, (given, overrides.get("argument", ""))))
+    config = load_config(f"{path}:{argument}" if argument else path)
+    config.update(fields)
+    return config
+
+
 def load_module(value: str) -> Any:
     """The module behind `path.py` or `path.py:argument`.
 

@@ -144,7 +144,10 @@ def parse_game_options(argument: str | None) -> dict[str, Any]:
 def variant(options: dict[str, Any], **usual: Any) -> str:
     """What a run's name says of choices other than the usual ones, so that no two share a directory
     or a table: "_reward_only", "_shared_grpo", "_paper"."""
-    names = ("objective", "credit", "algorithm", "returns", "exploiters", "expert")
+    names = (
+        *("objective", "credit", "algorithm", "returns", "exploiters", "expert"),
+        *("prefix_credit", "selector"),
+    )
     chosen = [options[name] for name in names if options.get(name, "") != usual.get(name, "")]
     return "".join(f"_{each}" for each in [*chosen, *(["paper"] if options.get("paper") else [])])
 

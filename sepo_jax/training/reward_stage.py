@@ -99,6 +99,9 @@ class RewardStage:
         metrics = {
             "reward": _weighted_mean([total_reward(result) for result in played], weights),
             "failed_rollouts": len(rollout.results) - len(played),
+            # What episodes of a tree have in common was sampled once.
+            "sampled_decisions": int(forest.is_action.sum()),
+            "sampled_tokens": int(forest.lengths()[forest.is_action].sum()),
             **mean_of_records([result.record for result in played], weights),
         }
         metrics |= team_metrics(played)

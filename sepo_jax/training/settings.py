@@ -71,16 +71,17 @@ class SftSettings:
 
     It learns from the file `data` (one conversation a line, see `domains.chat_files`); without one
     from `num_decisions` expert traces of the domain, made in memory with `data_seed`, a share
-    `held_out` of them held out. With a file these two say nothing.
+    `held_out` held out. With a file these two say nothing. An example is a decision, or all
+    decisions of a conversation that follow each other.
     """
 
     steps: int = 200
     learning_rate: float = 1e-3
     warmup_steps: int = 10
     final_learning_rate: float = 1e-4
-    batch_size: int = 64  # decisions a step
+    batch_size: int = 64  # examples a step
     num_decisions: int = 8000  # decisions in the data set
-    held_out: float = 0.2  # share of them, at least one, that the loss is measured on
+    held_out: float = 0.2  # share of the examples, at least one, that the loss is measured on
     data_seed: int = 42
     data: str = ""  # a train.jsonl, such as experiments/make_sft_data.py writes
     validation_data: str = ""  # "" = valid.jsonl beside it
@@ -369,11 +370,16 @@ def flatten(tree: Mapping, prefix: str = "") -> dict[str, Any]:
 
 
 def differences(old: Mapping, new: Mapping) -> dict[str, tuple[Any, Any]]:
-    """Dotted keys whose values differ between two configs, with both values."""
+    """Dotted keys whose values differ between two configs, with both values.
+
+    A field that a config does not have is at its default: it was written before there was one.
+    """
+    defaults = flatten(to_dict(Settings()))
     left, right = flatten(old), flatten(new)
-    keys = sorted(left.keys() | right.keys())
-    return {
-        key: (left.get(key, "(absent)"), right.get(key, "(absent)"))
-        for key in keys
-        if left.get(key, "(absent)") != right.get(key, "(absent)")
-    }
+    found = {}
+    for key in sorted(left.keys() | right.keys()):
+        absent = defaults.get(key, "(absent)")
+        pair = left.get(key, absent), right.get(key, absent)
+        if pair[0] != pair[1]:
+            found[key] = pair
+    return found

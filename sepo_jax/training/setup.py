@@ -35,6 +35,7 @@ from .settings import (
     SandboxSettings,
     Settings,
 )
+from .supervised_data import further_messages
 
 DOMAINS = {
     "kuhn": "sepo_jax.domains.kuhn:Kuhn",
@@ -285,8 +286,11 @@ def model_config(settings: PolicySettings) -> ModelConfig:
 
 
 def corpus(domain: Any, seed: int) -> list[str]:
-    """Text of the domain that a tokenizer is trained on: prompts and replies of expert traces."""
-    texts = []
+    """Text of the domain that a tokenizer is trained on: prompts and replies of expert traces, each
+    turn of a conversation once."""
+    texts, talk = [], []
     for messages, reply in domain.expert_traces(_TOKENIZER_EXAMPLES, seed):
-        texts += [message["content"] for message in messages] + [reply]
+        further = further_messages(talk, messages) or messages
+        texts += [message["content"] for message in further] + [reply]
+        talk = [*messages, {"role": "assistant", "content": reply}]
     return texts

@@ -19,7 +19,7 @@ from ..objective import Objective, make_objective
 from ..policy import Policy
 from .batches import packing_of
 from .settings import Settings
-from .supervised_data import supervised_data
+from .supervised_data import Example, supervised_data
 
 
 class StepData(NamedTuple):
@@ -63,7 +63,7 @@ class SftStage:
         return {"validation_loss": float(_evaluate(self._objective, params, self._batch))}
 
     def _held_out_batch(self) -> Batch:
-        """Held-out decisions [parts, rows, ...]; a part has no more rows than one of an update."""
+        """Held-out examples [parts, rows, ...]; a part has no more rows than one of an update."""
         forest = supervised_forest(self.validation)
         credit = assign_credit(self._objective.algorithm, forest)
         layout = partial(
@@ -76,7 +76,7 @@ class SftStage:
         return fill(layout(parts=parts), **credit.arrays())
 
     def data(self, step: int, params: chex.ArrayTree) -> StepData:
-        """The decisions of one step."""
+        """The examples of one step."""
         size = self.settings.sft.batch_size
         chosen = []
         for position in range(step * size, (step + 1) * size):
@@ -100,12 +100,16 @@ def _evaluate(objective: Objective, params: chex.ArrayTree, batch: Batch) -> che
     return shares.sum()
 
 
-def supervised_forest(examples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Forest:
-    """A forest of (prompt, reply) pairs, rewards 1; pairs with the same prompt share its root."""
+def supervised_forest(examples: Sequence[Example]) -> Forest:
+    """A forest of examples, rewards 1: each is a path of what is given and replies in turn, and
+    those with the same prompt share its root."""
     builder = ForestBuilder()
     roots: dict[tuple, int] = {}
-    for prompt, reply in examples:
+    for (prompt, reply), *later in examples:
         if prompt not in roots:
             roots[prompt] = builder.add(prompt, group=len(roots))
-        builder.add(reply, parent=roots[prompt], is_action=True, reward=1.0)
+        last = builder.add(reply, parent=roots[prompt], is_action=True, reward=1.0)
+        for given, answer in later:
+            last = builder.add(given, parent=last)
+            last = builder.add(answer, parent=last, is_action=True, reward=1.0)
     return builder.build()

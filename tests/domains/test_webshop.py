@@ -54,6 +54,39 @@ def test_the_oracle_finds_its_way_from_anywhere():
         assert episode.record()["success"], number
 
 
+def test_new_codes_are_of_an_episode_and_nothing_else_changes():
+    domain = WebShop(new_codes=True)
+    seen = []
+    for seed in (0, 0, 1, 2):
+        for number in range(3):
+            episode, fixed = (
+                each.new_episode({"split": "test", "goal": number}, seed)
+                for each in (domain, DOMAIN)
+            )
+            codes = []
+            while not episode.done:
+                reply, usual = oracle(episode), oracle(fixed)
+                if episode.page.kind == "results" and "next" not in reply:
+                    codes.append(reply)
+                    assert reply in episode.legal_actions() and reply != usual
+                    assert reply[6:-1] in episode.messages()[-1]["content"]
+                else:
+                    assert reply == usual
+                episode.step(reply)
+                fixed.step(usual)
+            assert episode.record() == fixed.record() and fixed.record()["success"]
+            seen.append(codes)
+    assert seen[:3] == seen[3:6] != seen[6:9] != seen[9:]
+
+
+def test_new_codes_go_round_the_shop():
+    shop = SMALL.shop
+    for shift in (0, 1, 17, 59):
+        shown = [shop.shifted(name, shift) for name in shop.products]
+        assert sorted(shown) == sorted(shop.products)
+        assert [shop.shifted(name, -shift) for name in shown] == list(shop.products)
+
+
 def test_baselines_of_the_test_goals():
     tasks = DOMAIN.evaluation_tasks(200, seed=42)
     figures = DOMAIN.baselines(tasks)

@@ -1,5 +1,6 @@
 """The mean row of a sweep, and the time of its runs."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from sepo_jax.training.run_directory import RunDirectory
 def test_the_mean_row_has_students_interval():
     # Seed column and minutes are left out; 1, 2, 3 have s = 1 and t(0.975, 2) / sqrt(3) = 2.484.
     rows = [[0, 1.0, 5.0, 1.2], [1, 2.0, 5.0, 1.3], [2, 3.0, 5.0, None]]
-    assert script_module("sweep").mean_row(rows) == ["mean", "2 ± 2.5", "5 ± 0", None]
+    assert script_module("sweep_rows").mean_row("mean", rows) == ["mean", "2 ± 2.5", "5 ± 0", None]
 
 
 def test_a_run_keeps_the_time_it_took(tmp_path, monkeypatch):
@@ -71,3 +72,41 @@ def test_what_a_sweep_refuses(arguments, message):
     )
     assert found.returncode == 2 and message in found.stderr
     assert found.stderr.count("\n") <= 2 and "Traceback" not in found.stderr
+
+
+def test_variants_have_means_of_their_own(tmp_path, monkeypatch):
+    rows = script_module("sweep_rows")
+    config = tmp_path / "config.py"
+    config.write_text(
+        "from ml_collections import config_dict\n"
+        "def get_config(argument=''):\n"
+        "    return config_dict.ConfigDict({'name': f'run_{argument}', 'seed': 0})\n"
+    )
+
+    def train(config, directory):
+        directory.mkdir()
+        lines = [{"stage": "rl", "step": step, "tokens": 10 * step} for step in (1, 3)]
+        text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        (directory / "metrics.jsonl").write_text(text)
+        (directory / "config.json").write_text("{}")
+        return {"rl/success": config.seed + ("b" in config.name), "oracle/success": 1.0}, 60.0
+
+    monkeypatch.setattr(rows, "train_timed", train)
+    changes = [{"argument": argument, "seed": seed} for argument in "ab" for seed in (0, 1)]
+    table = {
+        "columns": {"rl/success": "success", "rl/step_mean/tokens": "tokens"},
+        "variants": {"b": "B", "a": "A"},
+        "baselines": {"oracle": "oracle"},
+    }
+    found, summaries = rows.all_rows(table, str(config), changes, str(tmp_path))
+    # Tokens: (10 + 30) / 2. Student's t(0.975, 1) / sqrt(2) of s = 0.7071 is 6.35.
+    assert found == [
+        ["B 0", 1, 20, 1.0],
+        ["B 1", 2, 20, 1.0],
+        ["B mean", "1.5 ± 6.4", "20 ± 0", None],
+        ["A 0", 0, 20, 1.0],
+        ["A 1", 1, 20, 1.0],
+        ["A mean", "0.5 ± 6.4", "20 ± 0", None],
+        ["oracle", 1.0, None, None],
+    ]
+    assert len(summaries) == 4

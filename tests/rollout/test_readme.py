@@ -11,7 +11,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 def test_the_environment_of_the_readme_is_played(agent, tmp_path, monkeypatch, capsys):
     text = README.read_text(encoding="utf-8")
-    section = text[text.index("## Rollouts and sandboxes") : text.index("## Matrix games")]
+    section = text[text.index("## Rollouts and sandboxes") : text.index("## Branching rollouts")]
     environment, use = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     assert environment.startswith("# guess.py\n")
     (tmp_path / "guess.py").write_text(environment, encoding="utf-8")
@@ -26,3 +26,13 @@ def test_the_environment_of_the_readme_is_played(agent, tmp_path, monkeypatch, c
     assert (forest.parent < 0).sum() == 1
     assert all(len(result.actions) == 3 or result.rewards[-1] == {0: 1.0} for result in results)
     assert "finished" in capsys.readouterr().out
+
+
+def test_the_trees_of_the_readme_grow(capsys):
+    text = README.read_text(encoding="utf-8")
+    section = text[text.index("## Branching rollouts") : text.index("## Matrix games")]
+    (use,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    names = {}
+    exec(use, names)
+    assert names["rollout"].statistics["leaves"] == 56 == 4 * names["branching"].leaves
+    assert capsys.readouterr().out.startswith("56 ")

@@ -1,6 +1,5 @@
 """Every environment there is, as its snapshots are tested: a new one joins `CASES`."""
 
-import importlib.util
 import random
 import shutil
 import tempfile
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from extras import installed
 from sandbox import repositories
 from sandbox.elsewhere import become_nobody, scratch_directory
 from sandbox.toys_files import WORDS, Notes
@@ -136,7 +136,7 @@ CASES = {
         repositories.environments, ({"repository": "cart"},), repositories.random_reply, slow=True
     ),
 }
-if all(importlib.util.find_spec(name) for name in ("textworld", "alfworld")):
+if installed("alfworld"):
     GAMES = tuple({"split": "train", "task_type": each} for each in TASK_TYPES[2:])
     HOUSE = domain_environments(AlfWorld(max_turns=14))
     CASES["alfworld"] = Case(HOUSE, GAMES, legal_or_not)

@@ -221,6 +221,6 @@ def test_a_run_without_a_compiled_game_has_scripted_baselines(small_config, tmp_
 def test_the_warm_start_takes_equally_from_each_game(policy, small_config):
     stage = SftStage(read_settings(joint_config(small_config)), policy[0], JOINT)
     tokenizer = policy[0].tokenizer
-    texts = [tokenizer.decode(prompt) for prompt, _ in stage.training + stage.validation]
+    texts = [tokenizer.decode(prompt) for ((prompt, _),) in stage.training + stage.validation]
     assert len(texts) == 40
     assert sum("Kuhn poker" in text for text in texts) == 20

@@ -74,6 +74,8 @@ def test_the_forest_holds_what_was_paid(small_config):
     assert data.metrics["reward"] == pytest.approx(paid.mean())
     assert data.metrics["task/right"] == pytest.approx(paid.mean())
     assert data.metrics["failed_rollouts"] == 0
+    assert data.metrics["sampled_decisions"] == 12
+    assert data.metrics["sampled_tokens"] == data.forest.lengths()[replies].sum()
     assert not any(name.startswith("trees/") for name in data.metrics) and not data.timings
     # Members of a group share the prompt, and with it the root.
     roots = data.forest.parent[replies]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from sepo_jax.training import read_settings, to_dict
 from sepo_jax.training.run_directory import RunDirectory, nonfinite
 
 
@@ -33,6 +34,17 @@ def test_a_named_change_is_allowed_and_kept(tmp_path):  # E08
     new = {"seed": 0, "sft": {"batch_size": 8}}
     RunDirectory.resume(tmp_path / "run", new, allow_change=("sft.batch_size",))
     assert RunDirectory(tmp_path / "run").read_json("config.json") == new
+
+
+def test_a_field_that_a_run_does_not_know_is_at_its_default(tmp_path):
+    RunDirectory.create(tmp_path / "run", {"seed": 0})
+    default = to_dict(read_settings({"seed": 0}))
+    RunDirectory.resume(tmp_path / "run", default)
+    default["rl"]["branch_points"] = 2
+    with pytest.raises(ValueError, match=r"rl\.branch_points: 0 -> 2"):
+        RunDirectory.resume(tmp_path / "run", default)
+    with pytest.raises(ValueError, match=r"own\.field: '\(absent\)' -> 1"):
+        RunDirectory.resume(tmp_path / "run", {"seed": 0, "own": {"field": 1}})
 
 
 def test_a_half_written_line_is_left_out(tmp_path):

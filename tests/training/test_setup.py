@@ -1,11 +1,11 @@
 """What a config says of a policy reaches the policy, from whatever source."""
 
 import dataclasses
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
+from extras import installed
 
 from sepo_jax.domains import Kuhn
 from sepo_jax.domains.ipd import IteratedPrisonersDilemma
@@ -109,15 +109,10 @@ class Half:
     name, max_payoff = "half", 1.0
 
 
-# Domain -> packages of its extra.
-EXTRAS = {"alfworld": ("textworld", "alfworld")}
-
-
 @pytest.mark.parametrize("name", DOMAINS)
 def test_every_domain_is_made_by_its_name(name):
-    for package in EXTRAS.get(name, ()):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"the extra `{name}` is not installed")
+    if not installed(name):
+        pytest.skip(f"the extra `{name}` is not installed")
     domain = make_domain(DomainSettings(name=name))
     assert domain.name == name
     assert domain.expert_traces(3, 0)

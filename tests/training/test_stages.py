@@ -15,7 +15,7 @@ from sepo_jax.training.stages import SftStage, supervised_forest
 
 
 def test_replies_to_one_prompt_share_its_tokens():
-    forest = supervised_forest([((1, 2), (3, 9)), ((1, 2), (4, 9)), ((5,), (3, 9))])
+    forest = supervised_forest([(((1, 2), (3, 9)),), (((1, 2), (4, 9)),), (((5,), (3, 9)),)])
     assert forest.num_tokens == 2 + 2 + 2 + 1 + 2
     assert list(forest.children(0)) == [1, 2]
 
@@ -35,7 +35,7 @@ def test_every_pass_over_the_data_is_a_permutation(made):
     for step in range(4):  # 4 steps of 8 decisions: one pass
         forest = stage.data(step, params).forest
         seen += [tuple(forest.segment_tokens(s)) for s in np.flatnonzero(forest.is_action)]
-    assert sorted(seen) == sorted(tuple(reply) for _, reply in stage.training)
+    assert sorted(seen) == sorted(tuple(reply) for ((_, reply),) in stage.training)
     first, again = (stage.data(5, params).forest for _ in range(2))
     np.testing.assert_array_equal(first.tokens, again.tokens)
 

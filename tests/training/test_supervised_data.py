@@ -1,5 +1,7 @@
 """Examples of the supervised stage: files and memory give the same run; what does not fit."""
 
+import copy
+import dataclasses
 import json
 
 import chex
@@ -7,12 +9,18 @@ import jax
 import numpy as np
 import pytest
 
+from sepo_jax.credit import assign_credit
 from sepo_jax.domains.chat_files import VALIDATION_FILE
+from sepo_jax.forest import fill
+from sepo_jax.objective import make_objective
+from sepo_jax.rollout.play import ChatCodec
+from sepo_jax.sandbox.protocol import Prompt
 from sepo_jax.training import train
+from sepo_jax.training.batches import packing_of
 from sepo_jax.training.settings import read_settings
 from sepo_jax.training.setup import make_domain, make_policy
-from sepo_jax.training.stages import SftStage
-from sepo_jax.training.supervised_data import supervised_data
+from sepo_jax.training.stages import SftStage, supervised_forest
+from sepo_jax.training.supervised_data import encode_examples, supervised_data
 
 
 def write(path, pairs):
@@ -144,7 +152,9 @@ def test_long_examples_are_named(made, small_config, files):
 def test_replies_that_play_would_cut_are_counted(made, small_config, files, caplog):
     domain, policy, _ = made
     settings = read_settings(with_file(small_config, files))
-    longest = max(len(reply) for _, reply in supervised_data(settings, policy, domain).training)
+    longest = max(
+        len(reply) for ((_, reply),) in supervised_data(settings, policy, domain).training
+    )
     caplog.clear()
     small_config["rollout"]["max_action_tokens"] = longest
     supervised_data(read_settings(with_file(small_config, files)), policy, domain)
@@ -196,3 +206,65 @@ def test_one_decision_cannot_be_dealt(made, small_config):
     domain.expert_traces = lambda count, seed: made[0].__class__().expert_traces(1, seed)
     with pytest.raises(ValueError, match="leaves no training data; give at least 2"):
         supervised_data(read_settings(small_config), policy, domain)
+
+
+@pytest.fixture
+def corridor(small_config):
+    """Settings, policy and parameters for tasks of several turns, and two episodes of an expert."""
+    small_config["domain"] = {"name": "corridor", "options": {"length": 3}}
+    small_config["rollout"]["row_length"] = 512
+    settings = read_settings(small_config)
+    domain = make_domain(settings.domain)
+    return settings, *make_policy(settings, domain), domain.expert_traces(6, 0)
+
+
+def test_turns_of_a_conversation_are_one_example_with_the_tokens_of_play(corridor):
+    settings, policy, _, traces = corridor
+    examples = encode_examples(settings, policy, traces, "trace")
+    assert [len(example) for example in examples] == [3, 3]
+    codec = ChatCodec(policy)
+    for (messages, reply), (given, answer) in zip(traces, examples[0] + examples[1], strict=True):
+        first = len(messages) == 2
+        ids = codec.start(Prompt(messages)) if first else None
+        if not first:
+            ids = codec.follow(messages[:-1], Prompt(messages[-1:]), ended=True)
+        assert list(given) == list(ids)
+        assert policy.tokenizer.decode(answer[:-1]) == reply and answer[-1] in policy.end_ids
+
+
+def test_a_conversation_teaches_what_its_decisions_teach_one_by_one(corridor):
+    settings, policy, params, traces = corridor
+    joint = encode_examples(settings, policy, traces, "trace")
+    # In another order no pair goes on from the one before it.
+    single = encode_examples(settings, policy, traces[::-1], "trace")
+    assert len(single) == 6 and {len(example) for example in single} == {1}
+    objective = make_objective("sft", policy)
+    losses = []
+    for examples in (joint, single):
+        forest = supervised_forest(examples)
+        batch = packing_of(policy)(forest, row_length=512)
+        batch = fill(batch, **assign_credit(objective.algorithm, forest).arrays())
+        losses.append(jax.value_and_grad(lambda p, b=batch: objective(p, b)[0])(params))
+    chex.assert_trees_all_close(*losses, rtol=1e-5, atol=1e-6)
+    tokens = [supervised_forest(examples).num_tokens for examples in (joint, single)]
+    assert tokens[0] < tokens[1]
+
+
+def test_turns_that_the_template_rewrites_are_examples_of_their_own(corridor):
+    settings, policy, _, traces = corridor
+    template = policy.tokenizer.chat_template
+    changed = copy.deepcopy(policy.tokenizer)
+    changed.chat_template = template.replace(
+        "message['content']", "message['content'][: loop.revindex]"
+    )
+    assert changed.chat_template != template
+    examples = encode_examples(settings, dataclasses.replace(policy, tokenizer=changed), traces, "")
+    assert {len(example) for example in examples} == {1}
+
+
+def test_a_conversation_longer_than_a_row_is_named(corridor, small_config):
+    _, policy, _, traces = corridor
+    small_config["rollout"]["row_length"] = 64
+    message = r"trace 1: what is given and the 3 replies have \d+ \+ \d+ tokens.*=64.*1 more"
+    with pytest.raises(ValueError, match=message):
+        encode_examples(read_settings(small_config), policy, traces, "trace")
