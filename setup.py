@@ -49,6 +49,7 @@ setup(
         "nashpy": ["nashpy>=0.0.41"],  # compared with in experiments/benchmark_games.py
         "parity": ["torch>=2.4", "peft>=0.17"],
         "ray": ["ray>=2.40"],
+        "search": ["bm25s>=0.3"],
         "tpu": ["libtpu"],  # its compiler alone, for experiments/dry_run.py
         "webshop": ["bm25s>=0.3"],
     },
