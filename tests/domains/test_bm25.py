@@ -6,8 +6,8 @@ import sys
 import pytest
 from sandbox.elsewhere import result, start
 
-from sepo_jax.domains.webshop import WebShop
 from sepo_jax.domains.bm25 import SearchIndex
+from sepo_jax.domains.webshop import WebShop
 
 TEXTS = {"c": "red wool hat", "a": "red wool hat", "b": "blue wool hat hat", "d": "green chair"}
 
