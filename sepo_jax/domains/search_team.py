@@ -176,7 +176,8 @@ def role_messages(role: str, work: Work, index: int | None = None) -> list[Messa
     if index is not None:
         nth = ("first", "second", "third", "fourth", "fifth")
         named = nth[index] if index < len(nth) else f"{index + 1}-th"
-        lines.append(f"You are worker {index + 1}: look {_ABOUT.format(nth=named)}.")
+        missing = _ABOUT.format(nth=named)
+        lines.append(f"You are worker {index + 1}: look up what is missing {missing}.")
     return [system(_SYSTEM[role]), user("\n".join(lines))]
 
 

@@ -299,6 +299,7 @@ def _phrase(chain: Sequence[str]) -> str:
 
 
 def _names(kind: str, count: int, rng: random.Random) -> list[str]:
+    """Different names, of as few words as give a fifth more names than are needed."""
     first, last, joint = {
         "person": (_FIRST, _LAST, " "),
         "work": (_WORK_FIRST, _WORK_LAST, " "),
@@ -306,7 +307,11 @@ def _names(kind: str, count: int, rng: random.Random) -> list[str]:
         "city": (_CITY_FIRST, _CITY_LAST, ""),
         "country": (_COUNTRY_FIRST, _COUNTRY_LAST, ""),
     }[kind]
-    return rng.sample([joint.join(pair) for pair in itertools.product(first, last)], count)
+    words = 1
+    while len(first[:words]) * len(last[:words]) < min(1.2 * count, len(first) * len(last)):
+        words += 1
+    pairs = itertools.product(first[:words], last[:words])
+    return rng.sample([joint.join(pair) for pair in pairs], count)
 
 
 @functools.lru_cache(maxsize=4)
