@@ -17,7 +17,13 @@ import dataclasses
 from collections.abc import Callable
 
 from sepo_jax.advantages import NODE_RETURNS, SCALES
-from sepo_jax.losses import KL_KINDS, cispo_surrogate, clipped_surrogate, on_policy_surrogate
+from sepo_jax.losses import (
+    KL_KINDS,
+    SET_SCALES,
+    cispo_surrogate,
+    clipped_surrogate,
+    on_policy_surrogate,
+)
 from sepo_jax.names import check_option, unknown
 
 __all__ = ["ALGORITHMS", "Algorithm", "cispo_surrogate", "get_algorithm"]
@@ -32,7 +38,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "ratio": ("none", "token", "sequence", "event"),
     "reduce": ("token_mean", "sequence_mean", "constant_length", "event_mean", "sequence_sum_mean"),
     "returns": ("episode", "to_go", "immediate", "one"),
-    "ratio_scale": ("sum", "mean", "sqrt"),
+    "ratio_scale": SET_SCALES,
     "prefix_credit": ("tree", "lambda", "none"),
     "node_return": NODE_RETURNS,
     "segment_weight": ("path", "uniform"),
@@ -54,7 +60,8 @@ class Algorithm:
         "parent": continuations of one branch point, samples of a prompt among them.
         "observation": "root", plus action segments that saw the same observation.
         "agent": action segments of one agent; "turn": of one agent at one turn.
-        "event_type": events of one kind. All within one prompt.
+        "event_type": events of one kind whose members are of the same agents, or roles. All within
+        one prompt.
       baseline: what is subtracted from a unit's return. "none"; "mean" of the group;
         "leave_one_out" mean of the others; "critic": generalised advantages from a value head;
         "monte_carlo": value of the state before, from all continuations sampled there.
@@ -69,7 +76,8 @@ class Algorithm:
         "sequence_sum_mean": a leaf path, over the sum. "constant_length": that sum divided by
         `constant_length`. "event_mean": a complete event.
       ratio_scale: how log-ratios combine into that of a sequence ("sum", or "mean" = geometric mean
-        of token ratios) or of an event's members ("sum", "mean", "sqrt": sum / sqrt(K)).
+        of token ratios) or of an event's members ("sum", "mean", "sqrt": sum / sqrt(K), "length":
+        the same with each member's mean over tokens in place of its sum).
       constant_length: divisor in tokens of "constant_length": the length limit of a reply.
       surrogate: `(log_ratio, advantage, *, clip_low, clip_high) -> loss`, elementwise on units, to be
         minimised. With ratio "none" the first argument is the log-probability.
@@ -186,8 +194,8 @@ def _contradictions_of_loss(row: Algorithm) -> list[tuple[bool, str]]:
             "ratio='none' leaves nothing to clip; set clip_low and clip_high to None",
         ),
         (
-            row.ratio == "sequence" and row.ratio_scale == "sqrt",
-            "ratio_scale='sqrt' is for the members of an event; a sequence takes 'sum' or 'mean'",
+            row.ratio == "sequence" and row.ratio_scale not in ("sum", "mean"),
+            f"ratio_scale={row.ratio_scale!r} is for the members of an event; a sequence takes 'sum' or 'mean'",
         ),
         (
             row.ratio == "none" and row.surrogate in (clipped_surrogate, cispo_surrogate),

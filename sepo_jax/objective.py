@@ -264,6 +264,7 @@ def _units(row: Algorithm, batch: Batch, weighing: Weighing, log_ratio: chex.Arr
         batch.event_size.reshape(-1),
         present.reshape(-1),
         scale=row.ratio_scale,
+        lengths=tokens.reshape(-1),
     )
     members = _per_event(present.astype(jnp.float32), batch)
     mean_advantage = _per_event(mean_advantage, batch) / jnp.maximum(members, 1.0)
@@ -350,4 +351,17 @@ def _metrics(row: Algorithm, batch: Batch, weighing: Weighing, units: Units, sco
         exists = jnp.isin(slots, batch.event.reshape(-1))
         dropped = (exists & ~weighing.complete).sum(dtype=jnp.float32)
         metrics["dropped_events"] = Mean(dropped, exists.sum(dtype=jnp.float32))
+        metrics |= _member_metrics(batch, weighing, scores)
     return metrics
+
+
+def _member_metrics(batch: Batch, weighing: Weighing, scores) -> dict[str, Mean]:
+    """Members of a complete event, and the log-ratios of their whole sequences."""
+    counted = weighing.counted
+    sums = _per_segment(masked_log_ratio(scores.logp, batch.behavior_logp, counted), batch)
+    member = _per_segment(counted.astype(jnp.float32), batch) > 0
+    number = member.sum(dtype=jnp.float32)
+    return {
+        "active_set": Mean(number, weighing.complete.sum(dtype=jnp.float32)),
+        "member_log_ratio_abs": Mean(masked_sum(jnp.abs(sums), member), number),
+    }

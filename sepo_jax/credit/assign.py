@@ -16,8 +16,8 @@ from sepo_jax.credit.checks import (
     check_rewards,
     warn_small,
 )
-from sepo_jax.credit.comparisons import grouped, numbered, path_credit, tree
-from sepo_jax.forest import NO_EVENT, Batch, Forest, fill, pack
+from sepo_jax.credit.comparisons import event_agents, grouped, numbered, path_credit, tree
+from sepo_jax.forest import NO_EVENT, Batch, Forest, check_events_whole, fill, pack
 from sepo_jax.forest.returns import PathActions, path_actions
 from sepo_jax.losses import Mean, kl_estimate
 
@@ -151,6 +151,7 @@ def prepare(
         algorithm, forest, values=values, reference_logp=reference_logp, group_size=group_size
     )
     batch = pack(forest, row_length=row_length, rows=rows, parts=parts, at_least=at_least)
+    check_events_whole(forest, batch)
     known = {"value": values, "reference_logp": reference_logp}
     given = {name: array for name, array in known.items() if array is not None}
     return fill(batch, **given, **credit.arrays()), credit.metrics
@@ -279,7 +280,7 @@ def _segments(work: _Work) -> dict[str, Mean]:
         "observation": (forest.group, forest.observation),
         "agent": (forest.group, forest.agent),
         "turn": (forest.group, forest.turn, forest.agent),
-        "event_type": (forest.group, forest.event_type),
+        "event_type": (forest.group, forest.event_type, event_agents(forest)),
     }[row.compare]
     # An event is one unit: its first member stands for it.
     first = np.ones(forest.num_segments, bool)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sepo_jax import advantages
 from sepo_jax.algorithms import Algorithm
-from sepo_jax.forest import NO_PARENT, Forest, bucket
+from sepo_jax.forest import NO_EVENT, NO_PARENT, Forest, bucket
 from sepo_jax.forest.returns import PathActions
 from sepo_jax.losses import Mean
 
@@ -58,6 +58,20 @@ def numbered(*keys: np.ndarray) -> np.ndarray:
         _, place = np.unique(key, return_inverse=True)
         _, ids = np.unique(ids * (int(place.max(initial=0)) + 1) + place, return_inverse=True)
     return ids
+
+
+def event_agents(forest: Forest) -> np.ndarray:
+    """For each segment a number of the set of agents in its event, or of its own agent, [N]."""
+    agents = forest.agent.tolist()
+    sets: dict[int, set[int]] = {}
+    for event, agent in zip(forest.event.tolist(), agents, strict=True):
+        sets.setdefault(event, set()).add(agent)
+    whole = [
+        frozenset((agent,) if event == NO_EVENT else sets[event])
+        for event, agent in zip(forest.event.tolist(), agents, strict=True)
+    ]
+    number = {each: place for place, each in enumerate(dict.fromkeys(whole))}
+    return np.array([number[each] for each in whole], np.int64)
 
 
 def grouped(row: Algorithm, returns: np.ndarray, group: np.ndarray, counts: np.ndarray) -> Grouped:

@@ -54,7 +54,8 @@ class TaskDomain(Protocol):
     """Tasks to train on and to be judged by.
 
     Tasks are JSON values, and each is a function of its seed alone. A domain whose tasks are played
-    by a `TaskEpisode` offers `new_episode(task, seed)` in place of `environments`.
+    by a `TaskEpisode` offers `new_episode(task, seed)` in place of `environments`; one that a team
+    plays offers `workflow(task, seed)` (`domains.teams`).
 
     Attributes:
       name: short name in configs and reports.
@@ -120,7 +121,7 @@ _PARTS = (
     "baselines",
     "expert_traces",
 )
-_PLAYED_BY = ("environments", "new_episode")  # one of them
+_PLAYED_BY = ("environments", "new_episode", "workflow")  # one of them
 
 
 def is_task_domain(domain: Any) -> bool:

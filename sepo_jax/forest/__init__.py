@@ -10,6 +10,7 @@ from sepo_jax.forest.data import (
     concatenate,
     equal,
 )
+from sepo_jax.forest.events import check_events_whole
 from sepo_jax.forest.packing import pack, unpack
 from sepo_jax.forest.prefixes import pack_sharing_prefixes
 from sepo_jax.forest.storage import load, save
@@ -23,6 +24,7 @@ __all__ = [
     "ForestBuilder",
     "batch_sizes",
     "bucket",
+    "check_events_whole",
     "concatenate",
     "equal",
     "fill",

@@ -240,7 +240,7 @@ def _check_events(forest: Forest) -> None:
     _, first, inverse, count = np.unique(
         forest.event[members], return_index=True, return_inverse=True, return_counts=True
     )
-    for name in ("event_size", "event_type", "group"):
+    for name in ("event_size", "event_type", "group", "policy_version"):
         values = getattr(forest, name)
         differs = np.zeros(forest.num_segments, bool)
         differs[members] = values[members] != values[members[first[inverse]]]

@@ -2,6 +2,7 @@
 
 from sepo_jax.losses.ratios import (
     MAX_LOG_RATIO,
+    SET_SCALES,
     SetLogRatio,
     guarded_ratio,
     masked_log_ratio,
@@ -32,6 +33,7 @@ from sepo_jax.losses.surrogates import (
 __all__ = [
     "KL_KINDS",
     "MAX_LOG_RATIO",
+    "SET_SCALES",
     "Mean",
     "SetLogRatio",
     "cispo_surrogate",

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 
 from sepo_jax.names import check_option
 
+SET_SCALES = ("sum", "mean", "sqrt", "length")
+"""How `set_log_ratio` combines the log-ratios of members."""
 MAX_LOG_RATIO = 20.0
 """Bound on the input of every exponential of a log-ratio, in nats; exp(20) is about 4.9e8."""
 
@@ -114,13 +116,18 @@ def set_log_ratio(
     mask: chex.Array,
     *,
     scale: str = "sqrt",
+    lengths: chex.Array | None = None,
 ) -> SetLogRatio:
     """Log-ratio of a set of simultaneous outputs from those of its members.
 
     `L[e] = sum_j l[e, j] / K^a` with K the number of members and a = 1/2 (`sqrt`), 0 (`sum`, the
     log-ratio of the joint action) or 1 (`mean`). With `sqrt` the variance of L does not depend on
-    K for independent members; K = 1 is the sequence-level ratio for every scale.
+    K for independent members; K = 1 is the sequence-level ratio for each of these.
     SRPO, arXiv 2609.08452, the setwise ratio.
+
+    `length` is `sqrt` over the members' means over tokens: `L[e] = sum_j (l[e, j] / n[e, j]) /
+    sqrt(K)` with n their lengths, so that L depends on neither; K = 1 is the geometric mean of
+    GSPO, arXiv 2507.18071.
 
     An event that misses a member is no sample of its joint action: it is dropped whole.
 
@@ -130,17 +137,22 @@ def set_log_ratio(
       num_events: static bound E of the event ids.
       event_size: number of members the event must have, int32 `[S]`, equal within an event.
       mask: True where a member is present, bool `[S]`.
-      scale: `"sqrt"`, `"sum"` or `"mean"`.
+      scale: of `SET_SCALES`.
+      lengths: counted tokens of each member, `[S]`; needed by `length` and not read otherwise.
 
     Returns:
       `SetLogRatio`, arrays `[E]`.
 
     Raises:
-      ValueError: unknown `scale`.
+      ValueError: unknown `scale`, or `length` without lengths.
     """
-    exponents = {"sum": 0.0, "sqrt": 0.5, "mean": 1.0}
-    check_option("scale", scale, exponents)
+    exponent = {"sum": 0.0, "mean": 1.0}.get(check_option("scale", scale, SET_SCALES), 0.5)
     chex.assert_rank(member_log_ratio, 1)
+    if scale == "length":
+        if lengths is None:
+            raise ValueError("scale='length' divides by lengths: give the tokens of each member")
+        chex.assert_equal_shape([member_log_ratio, lengths])
+        member_log_ratio = _float32(member_log_ratio) / jnp.maximum(_float32(lengths), 1.0)
     chex.assert_equal_shape([member_log_ratio, event, event_size, mask])
     chex.assert_type([event, event_size, mask], [int, int, bool])
     present = mask & (event >= 0)
@@ -152,7 +164,7 @@ def set_log_ratio(
 
     found = total(jnp.ones_like(event))
     complete = (found > 0) & (total(event_size != found[slot]) == 0)
-    log_ratio = total(_float32(member_log_ratio)) / jnp.maximum(found, 1) ** exponents[scale]
+    log_ratio = total(_float32(member_log_ratio)) / jnp.maximum(found, 1) ** exponent
     return SetLogRatio(jnp.where(complete, log_ratio, 0.0), complete)
 
 

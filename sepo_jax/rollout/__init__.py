@@ -6,8 +6,10 @@ forest = rollout.forest()
 
 from .branching import Branching, play_branching
 from .driver import EngineOptions, drive
+from .forests import build_forest, decision_segments
 from .generate import Reply, complete, generate, text_log_probs
-from .play import ChatCodec, Rollout, build_forest, decision_segments, members, play
+from .play import ChatCodec, Rollout, members, play
+from .team import event_audit, team_metrics
 
 __all__ = [
     "Branching",
@@ -19,9 +21,11 @@ __all__ = [
     "complete",
     "decision_segments",
     "drive",
+    "event_audit",
     "generate",
     "members",
     "play",
     "play_branching",
+    "team_metrics",
     "text_log_probs",
 ]

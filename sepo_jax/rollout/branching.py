@@ -145,6 +145,7 @@ def play_branching(
     *,
     seed: int,
     step: int = 0,
+    seats: Sequence[int] = (0,),
     progress: str = "",
 ) -> Rollout:
     """Plays trees: trunks, and the forks that go on from their branch points.
@@ -159,7 +160,7 @@ def play_branching(
       requests: prompts. Trunk t of a request has member `member * trees_per_prompt + t`, and forks
         have members above those of all trunks; so nothing that is sampled depends on the order of
         work.
-      pool, options, seed, step, progress: as of `play`.
+      pool, options, seed, step, seats, progress: as of `play`.
       branching: how trees grow; `Branching()` by default.
 
     Returns:
@@ -188,6 +189,7 @@ def play_branching(
         options,
         seed=seed,
         step=step,
+        seats=seats,
         follow_ups=follow_ups if branching.forks else None,
         progress=progress,
     )
@@ -196,7 +198,7 @@ def play_branching(
     found = figures(rollout.results, branching)
     computed = rollout.statistics["prefilled_tokens"] + rollout.statistics["sampled_tokens"]
     found["computed_tokens_per_leaf"] = computed / max(found["leaves"], 1)
-    return Rollout(rollout.results, rollout.statistics | found)
+    return replace(rollout, statistics=rollout.statistics | found)
 
 
 def _trunks(requests: Sequence[EpisodeRequest], branching: Branching) -> list[EpisodeRequest]:

@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import chex
-import numpy as np
 from tqdm import tqdm
 
-from ..forest import Forest, ForestBuilder, observation_hash
+from ..forest import Forest
 from ..policy import Policy, follow, render
-from ..sandbox.episodes import Action, EpisodeRequest, EpisodeResult
+from ..sandbox.episodes import EpisodeRequest, EpisodeResult
 from ..sandbox.in_process import InProcessPool
 from ..sandbox.protocol import BadAnswer, EnvironmentFactory, Message, Pool, Prompt
 from ..sandbox.queue import HostQueue
 from .driver import EngineOptions, drive
+from .forests import build_forest
 
 DEFAULT_OPTIONS = EngineOptions()
 _KEY_LIMIT = 2**31  # parts of a sampling key are int32
@@ -125,14 +125,16 @@ class Rollout:
       results: one a request, in their order, each before those of its follow-ups.
       statistics: flat figures: tokens, seconds of slots by what they did, episodes by how they
         ended; see `sandbox.statistics`.
+      step: of the run, which says how often the policy that sampled had been updated.
     """
 
     results: Sequence[EpisodeResult] = ()
     statistics: dict[str, Any] = field(default_factory=dict)
+    step: int = 0
 
     def forest(self, share_prompts: bool = True) -> Forest:
         """The sampled segments; see `build_forest`."""
-        return build_forest(self.results, share_prompts)
+        return build_forest(self.results, share_prompts, policy_version=self.step)
 
 
 def play(
@@ -219,7 +221,8 @@ def play(
         stack.callback(queue.close)
         drive(list(zip(policies, parts, strict=True)), queue, options)
         results = queue.results()
-    return Rollout(results, queue.statistics.summary() | {"seconds": time.perf_counter() - begin})
+    statistics = queue.statistics.summary() | {"seconds": time.perf_counter() - begin}
+    return Rollout(results, statistics, step)
 
 
 @contextlib.contextmanager
@@ -273,106 +276,3 @@ def members(groups: Sequence[int]) -> list[int]:
         places.append(seen[group])
         seen[group] += 1
     return places
-
-
-def build_forest(results: Sequence[EpisodeResult], share_prompts: bool = True) -> Forest:
-    """The sampled segments of episodes, in the order of episodes, turns and seats.
-
-    Every context is a path: its prompt, then actions with what was given between them. `episode` is
-    the place among the results, `agent` the seat, `turn` that of the episode, `observation` a hash
-    of what the seat was shown. Actions of one turn share an event. An action earns what its seat
-    was paid from then until its next one. A failed episode leaves nothing, and the last actions of
-    one that was cut are truncated.
-
-    An episode that goes on from a snapshot of another has its past in common with that one, where
-    that one is among the results before it: shared segments stand there once, under the episode
-    that sampled them, and so does what was given before the first action of its own. Its return is
-    the sum of the rewards along its path, as that of any other.
-
-    Args:
-      results: of `play`.
-      share_prompts: one root for all contexts of a group and seat that begin with the same prompt,
-        so that its tokens are computed once in the update; else a root for every context.
-
-    Raises:
-      ValueError: an action that episodes share and are paid differently for, as happens where a
-        seat acts before a branch and not at it.
-    """
-    layout = _Layout(share_prompts)
-    for index, result in enumerate(results):
-        if result.status != "failed":
-            layout.add(index, result)
-    return layout.builder.build()
-
-
-class _Layout:
-    """Segments of the episodes so far."""
-
-    def __init__(self, share_prompts: bool):
-        self.builder = ForestBuilder()
-        self._share_prompts = share_prompts
-        self._given: dict[Any, int] = {}  # segments of what was given, by what is above, and tokens
-        self._placed: dict[Action, tuple[int, float]] = {}  # segment and what it earned
-        self._events = 0
-
-    def add(self, index: int, result: EpisodeResult) -> None:
-        """Adds an episode."""
-        past = result.request.past
-        shared = set(past.taken) if past else set()
-        sizes = Counter(action.turn for action in result.actions)
-        last_turn = max(sizes, default=0)
-        above: dict[int, int] = {}  # last segment of each context
-        for action, reward in zip(result.actions, _earned(result), strict=True):
-            if action in shared and action in self._placed:
-                above[action.context], earned = self._placed[action]
-                if earned != reward:
-                    raise ValueError(
-                        f"episode {index} earned {reward} with its action at turn {action.turn}, "
-                        f"and the episode that it branched from {earned}: branch where every seat "
-                        "that has acted acts again, or give each an episode of its own"
-                    )
-                continue
-            cut = result.status != "finished" and action.turn == last_turn
-            above[action.context] = self.builder.add(
-                action.tokens,
-                self._parent(action, above.get(action.context), index, result.request.group),
-                is_action=True,
-                behavior_logp=action.logp,
-                entropy=action.entropy,
-                reward=reward,
-                episode=index,
-                turn=action.turn,
-                event=self._events + action.turn,
-                event_size=sizes[action.turn],
-                observation=observation_hash(action.prompt.observation),
-                truncated=action.truncated or cut,
-            )
-            self._placed[action] = above[action.context], reward
-        self._events += last_turn + 1
-
-    def _parent(self, action: Action, above: int | None, index: int, group: int) -> int:
-        """The segment that an action follows: what was given before it, if anything was."""
-        if above is not None and not len(action.given):
-            return above
-        key: Any = (above, action.given.tobytes())
-        if above is None:
-            key = (group, action.seat, *key) if self._share_prompts else (index, action.context)
-        if key not in self._given:
-            place = {"group": group} if above is None else {"parent": above}
-            self._given[key] = self.builder.add(action.given, agent=action.seat, **place)
-        return self._given[key]
-
-
-def _earned(result: EpisodeResult) -> list[float]:
-    """What each action earned: all that its seat was paid until its next action, or the end."""
-    earned, until = [], {}
-    for action in reversed(result.actions):
-        paid = result.rewards[action.turn + 1 : until.get(action.seat)]
-        until[action.seat] = action.turn + 1
-        earned.append(sum(reward.get(action.seat, 0.0) for reward in paid))
-    return earned[::-1]
-
-
-def decision_segments(forest: Forest) -> np.ndarray:
-    """int32 [decisions], the action segments of a forest in the order of `build_forest`."""
-    return np.flatnonzero(forest.is_action).astype(np.int32)

@@ -3,7 +3,7 @@
 `Workspace` keeps files beside Python values, `Replayed` wraps an environment that cannot be copied
 and keeps task, seed and actions, `DomainEnvironment` plays the episodes of a domain and keeps them
 by value, `TaskEnvironment` asks one question and judges the reply, `TaskEpisodeEnvironment` plays
-tasks of several turns.
+tasks of several turns. Teams are played by `teams.TeamEnvironment`.
 """
 
 import base64
@@ -18,6 +18,7 @@ from typing import Any
 from sepo_jax.domains.base import Domain
 from sepo_jax.domains.joint import games_of
 from sepo_jax.domains.tasks import SingleTurnRules, TaskDomain, is_task_domain
+from sepo_jax.domains.teams import is_team
 from sepo_jax.names import check_option
 from sepo_jax.sandbox.archive import (
     Entry,
@@ -37,6 +38,7 @@ from sepo_jax.sandbox.protocol import (
     Turn,
 )
 from sepo_jax.sandbox.snapshots import content_hash, dump, load, qualified_name
+from sepo_jax.sandbox.teams import team_environments
 
 
 class Workspace(BaseEnvironment):
@@ -331,6 +333,8 @@ def domain_environments(domain: Domain | TaskDomain) -> EnvironmentFactory:
         return functools.partial(_domain_environment, domain)
     if hasattr(domain, "environments"):
         return domain.environments()
+    if is_team(domain):
+        return team_environments(domain)
     return functools.partial(_episode_environment, domain)
 
 

@@ -6,10 +6,11 @@ of these have answered. What it answers crosses processes as JSON, so that nothi
 is ever unpickled by the process that trains.
 """
 
+import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,6 +36,24 @@ class BadAnswer(SandboxError):
 
 
 @dataclass(frozen=True)
+class Membership:
+    """Which joint decision of a team an answer is part of; all seats of a turn share one.
+
+    Attributes:
+      kind: what is decided; decisions of one kind may be compared.
+      role, member: who answers: a role, and the place among its members.
+      size: how many answers the decision consists of; 0 for answers that no transition consumes.
+      state: key of the state before, in which all members are asked.
+    """
+
+    kind: str
+    role: str
+    member: int
+    size: int
+    state: str = ""
+
+
+@dataclass(frozen=True)
 class Prompt:
     """What one seat is asked.
 
@@ -45,6 +64,8 @@ class Prompt:
       tokens: token ids in place of messages, for policies that speak no text.
       legal_actions: canonical replies, empty where they are not listed.
       observation: key of what the seat sees; equal keys mean equal situations.
+      membership: the joint decision that the answer is part of; None where the seats of a turn are
+        all there is to say.
     """
 
     messages: tuple[Message, ...] = ()
@@ -52,6 +73,7 @@ class Prompt:
     tokens: tuple[int, ...] = ()
     legal_actions: tuple[str, ...] = ()
     observation: str = ""
+    membership: Membership | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +102,7 @@ class Turn:
                 "tokens": [int(token) for token in prompt.tokens],
                 "legal_actions": list(prompt.legal_actions),
                 "observation": prompt.observation,
+                "membership": prompt.membership and dataclasses.asdict(prompt.membership),
             }
             for seat, prompt in self.prompts.items()
         }
@@ -105,6 +128,7 @@ class Turn:
                     tokens=tuple(prompt["tokens"]),
                     legal_actions=tuple(prompt["legal_actions"]),
                     observation=prompt["observation"],
+                    membership=prompt["membership"] and Membership(**prompt["membership"]),
                 )
                 for seat, prompt in fields["prompts"].items()
             }
@@ -137,6 +161,30 @@ def check_turn(turn: Turn) -> None:
         whole = all(isinstance(token, int) and token >= 0 for token in prompt.tokens)
         if not whole or not all(isinstance(text, str) for text in texts):
             raise BadAnswer(f"the prompt of seat {seat} holds something that is no text or token")
+    _check_memberships([prompt.membership for prompt in turn.prompts.values()])
+
+
+def _check_memberships(found: Sequence[Membership | None]) -> None:
+    """Raises BadAnswer where the seats of a turn are not the members of one joint decision."""
+    if all(one is None for one in found):
+        return
+    if None in found:
+        raise BadAnswer("some prompts of a turn belong to a joint decision and others do not")
+    for one in found:
+        texts, numbers = (one.kind, one.role, one.state), (one.member, one.size)
+        if not all(isinstance(text, str) for text in texts) or not all(
+            isinstance(number, int) and number >= 0 for number in numbers
+        ):
+            raise BadAnswer(f"a membership holds texts and numbers from 0, not {one}")
+    if len({(one.kind, one.size, one.state) for one in found}) > 1:
+        raise BadAnswer(f"members of one decision differ in kind, size or state: {found}")
+    if len({(one.role, one.member) for one in found}) < len(found):
+        raise BadAnswer(f"a member is asked twice in one decision: {found}")
+    if found[0].size not in (0, len(found)):
+        raise BadAnswer(
+            f"decision {found[0].kind!r} has {found[0].size} members and asks {len(found)}; all of "
+            "them are asked in one turn"
+        )
 
 
 class Environment(Protocol):

@@ -14,7 +14,15 @@ import numpy as np
 
 from ..algorithms import Algorithm
 from ..credit import assign_credit
-from ..forest import Batch, Forest, batch_sizes, fill, pack, pack_sharing_prefixes
+from ..forest import (
+    Batch,
+    Forest,
+    batch_sizes,
+    check_events_whole,
+    fill,
+    pack,
+    pack_sharing_prefixes,
+)
 from ..losses import Mean
 from ..policy import Policy, TokenScores
 from .settings import Settings
@@ -60,6 +68,7 @@ class BatchMaker:
             parts=self.num_devices * micro,
             at_least=dict(zip(SIZE_NAMES, self.sizes.tolist(), strict=True)),
         )
+        check_events_whole(forest, batch)
         sizes = batch_sizes(batch)
         self.sizes = np.array([sizes[name] for name in SIZE_NAMES], np.int32)
         known: dict[str, np.ndarray] = {}

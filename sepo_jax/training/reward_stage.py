@@ -10,15 +10,15 @@ from ..domains.base import derive_seed
 from ..domains.tasks import is_task_domain
 from ..forest import Forest
 from ..policy import Policy
-from ..rollout import play_branching
+from ..rollout import play_branching, team_metrics
 from ..rollout.branching import leaf_weights
 from ..sandbox.environments import domain_environments
-from ..sandbox.episodes import EpisodeRequest, EpisodeResult
+from ..sandbox.episodes import Action, EpisodeRequest, EpisodeResult
 from ..sandbox.protocol import Pool, TooManyFailures
 from .run_directory import without_nonfinite
 from .sepo_stage import training_sampling
 from .settings import Settings
-from .setup import branching_of, engine_options
+from .setup import branching_of, engine_options, policies_of_seats
 from .stages import StepData
 
 _SAMPLES = 4  # episodes that a step writes out
@@ -83,6 +83,7 @@ class RewardStage:
             self.branching,
             seed=self.settings.seed,
             step=step,
+            seats=policies_of_seats(self.domain),
             progress=f"step {step + 1}" if self.progress else "",
         )
         weights = leaf_weights(rollout.results)
@@ -100,6 +101,7 @@ class RewardStage:
             "failed_rollouts": len(rollout.results) - len(played),
             **mean_of_records([result.record for result in played], weights),
         }
+        metrics |= team_metrics(played)
         timings = {}
         if self.branching.forks:
             metrics |= self._tree_figures(rollout.statistics, forest)
@@ -119,8 +121,8 @@ class RewardStage:
 
 
 def total_reward(result: EpisodeResult) -> float:
-    """What seat 0 was paid in an episode."""
-    return float(sum(paid.get(0, 0.0) for paid in result.rewards))
+    """What the seats of an episode were paid together."""
+    return float(sum(sum(paid.values()) for paid in result.rewards))
 
 
 def mean_of_records(
@@ -151,8 +153,15 @@ def sample_record(stage: str, step: int, result: EpisodeResult) -> dict[str, Any
                 "observation": action.prompt.observation,
                 "prompt": action.prompt.messages[-1]["content"] if action.prompt.messages else "",
                 "reply": action.text,
+                **_membership(action),
             }
             for action in result.actions
         ],
         "record": without_nonfinite(result.record),
     }
+
+
+def _membership(action: Action) -> dict[str, str]:
+    """Which role of a team replied, in which kind of event."""
+    one = action.prompt.membership
+    return {} if one is None else {"role": f"{one.role} {one.member}", "event": one.kind}

@@ -12,6 +12,8 @@ import jax
 from ..domains.checks import check_players
 from ..domains.joint import JointDomain
 from ..domains.tasks import is_task_domain, missing_parts
+from ..domains.teams import is_team
+from ..domains.teams import seats as team_seats
 from ..evaluation.matches import GAMES
 from ..games import TreeGame
 from ..names import check_option, imported
@@ -180,6 +182,11 @@ def engine_options(settings: Settings, sampling: Sampling) -> EngineOptions:
         devices=rollout.devices,
         max_failed_fraction=settings.sandbox.max_failed_fraction,
     )
+
+
+def policies_of_seats(domain: Any) -> tuple[int, ...]:
+    """For each seat of an episode, which policy plays it: the one there is."""
+    return (0,) * (len(team_seats(domain)) if is_team(domain) else 1)
 
 
 def branching_of(rl: RewardSettings) -> Branching:

@@ -16,7 +16,7 @@ from .judge import provenance
 from .reward_stage import sample_record
 from .run_directory import RunDirectory, without_nonfinite
 from .settings import Settings
-from .setup import engine_options, evaluation_sampling
+from .setup import engine_options, evaluation_sampling, policies_of_seats
 
 _STEP = 2**30  # of the sampling keys: no training step has it
 _SAMPLES = 8  # episodes of a stage that are kept whole
@@ -104,6 +104,7 @@ class TaskJudge:
             engine_options(self.settings, evaluation_sampling(self.settings)),
             seed=self.settings.seed,
             step=_STEP,
+            seats=policies_of_seats(self.domain),
             progress="tasks" if self.progress else "",
         )
         return list(rollout.results)
