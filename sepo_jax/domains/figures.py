@@ -84,8 +84,8 @@ def task_figures(
 def sampled_figures(tasks: Sequence[Any], successes: Sequence[bool]) -> dict[str, float]:
     """Figures of tasks that are each played n >= 2 times in a row; empty for any others.
 
-    "avg_at_<n>" is the mean over tasks of the share of a task's n episodes that succeed, with an
-    interval over tasks; "pass_at_<n>" is the share of tasks of which any does, with Wilson's.
+    "avg@<n>" is the mean over tasks of the share of a task's n episodes that succeed, with an
+    interval over tasks; "pass@<n>" is the share of tasks of which any does, with Wilson's.
 
     Args:
       tasks, successes: of the episodes.
@@ -101,8 +101,8 @@ def sampled_figures(tasks: Sequence[Any], successes: Sequence[bool]) -> dict[str
         return {}
     (count,) = counts
     estimates = {
-        f"avg_at_{count}": mean([sum(each) / count for each in shares]),
-        f"pass_at_{count}": rate(sum(map(any, shares)), len(shares)),
+        f"avg@{count}": mean([sum(each) / count for each in shares]),
+        f"pass@{count}": rate(sum(map(any, shares)), len(shares)),
     }
     found: dict[str, float] = {}
     for name, estimate in estimates.items():

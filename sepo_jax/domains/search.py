@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sepo_jax.domains.answer_scores import exact_match, f1_score
@@ -9,8 +10,16 @@ from sepo_jax.domains.base import Message, check_integer, derive_seed, stream
 from sepo_jax.domains.figures import sampled_figures, task_figures
 from sepo_jax.domains.search_data import Corpus, open_corpus, opened_questions
 from sepo_jax.domains.search_players import Expert, one_query, random_title
-from sepo_jax.domains.search_team import TOPOLOGIES, Team, Work, team_work
-from sepo_jax.domains.search_world import HOPS, KINDS, PARTS, Question, World, make_world
+from sepo_jax.domains.search_team import WORKFLOWS, Team, Work, team_work
+from sepo_jax.domains.search_world import (
+    HOPS,
+    KINDS,
+    PARTS,
+    Question,
+    World,
+    check_world,
+    make_world,
+)
 from sepo_jax.domains.teams import Answer, Transcript, Workflow, play_workflow, team_figures
 from sepo_jax.names import check_option
 
@@ -40,9 +49,9 @@ class SearchTeam:
     Without files, questions and documents are those of a generated world; experts play these alone.
 
     Args:
-      topology: of `search_team.TOPOLOGIES`.
+      workflow: of `search_team.WORKFLOWS`.
       workers: how many search in parallel at most.
-      max_rounds: rounds of search at most.
+      rounds: rounds of search at most.
       results: documents that a query brings at most.
       snippet_words: words of a document that are shown at most; 0 for all.
       reward: of an answer, "exact" match or "f1".
@@ -53,8 +62,8 @@ class SearchTeam:
         by: "questions" for different questions about the same things, "entities" for questions
         about different things too.
       questions: file to train on (`search_data.read_questions`); "" for the generated world.
-      evaluated: file to be judged by; "" for one in three questions of `questions`, which then are
-        not trained on.
+      evaluation: files to be judged by, whose names without their ends are the kinds of their
+        questions; none for one in three questions of `questions`. Training leaves theirs out.
       corpus: file of documents (`search_data.read_corpus`); "" for the generated world's.
       index_directory: where the index of `corpus` is kept between processes; "" for nowhere.
 
@@ -68,9 +77,9 @@ class SearchTeam:
 
     def __init__(
         self,
-        topology: str = "routed",
+        workflow: str = "routed",
         workers: int = 3,
-        max_rounds: int = 4,
+        rounds: int = 4,
         results: int = 1,
         snippet_words: int = 0,
         reward: str = "exact",
@@ -80,15 +89,15 @@ class SearchTeam:
         world: int = 0,
         held_out: str = "questions",
         questions: str = "",
-        evaluated: str = "",
+        evaluation: Sequence[str] = (),
         corpus: str = "",
         index_directory: str = "",
     ):
-        self.topology = check_option("topology", topology, TOPOLOGIES)
+        self.flow = check_option("workflow", workflow, WORKFLOWS)
         self.team = Team(
-            TOPOLOGIES[topology],
+            WORKFLOWS[workflow],
             check_integer("workers", workers, minimum=1),
-            check_integer("max_rounds", max_rounds, minimum=1),
+            check_integer("rounds", rounds, minimum=1),
             check_integer("results", results, minimum=1),
             check_integer("snippet_words", snippet_words, minimum=0),
         )
@@ -100,12 +109,16 @@ class SearchTeam:
         self.kinds = tuple(check_option("kind of question", kind, KINDS) for kind in kinds)
         if not self.kinds:
             raise ValueError(f"kinds names no kind of question; give some of {', '.join(KINDS)}")
-        self.people, self.world_seed = people, world
+        self.world_seed, self.people = check_world(world, people)
         self.held_out = check_option("held_out", held_out, HELD_OUT)
-        self.questions, self.evaluated = str(questions), str(evaluated)
+        files = (evaluation,) if isinstance(evaluation, str) else evaluation
+        self.questions, self.evaluation = str(questions), tuple(map(str, files))
         self.corpus_file, self.index_directory = str(corpus), str(index_directory)
-        if evaluated and not questions:
-            raise ValueError(f"evaluated={evaluated!r} needs questions=..., a file to train on")
+        kinds_of_files = [Path(path).stem for path in self.evaluation]
+        if len(set(kinds_of_files)) < len(kinds_of_files):
+            raise ValueError(f"evaluation={self.evaluation}: two files have one name")
+        if self.evaluation and not questions:
+            raise ValueError(f"evaluation={self.evaluation} needs questions, a file to train on")
         if bool(questions) != bool(corpus):
             raise ValueError(
                 f"questions={questions!r} and corpus={corpus!r}: give both, or neither for the "
@@ -162,7 +175,7 @@ class SearchTeam:
     def figures(self, tasks: Sequence[Any], records: Sequence[Any]) -> dict[str, float]:
         """Exact match, F1, valid replies, queries, rounds and workers a round of all questions, and
         "<kind>/exact" and "<kind>/f1" of each kind; sizes of all events (`team_figures`), and
-        "avg_at_n" and "pass_at_n" of questions that are asked n times in a row. No record counts as
+        "avg@n" and "pass@n" of questions that are asked n times in a row. No record counts as
         no answer."""
         found = task_figures(tasks, records, _FIGURES) | team_figures(records)
         exact = [record is not None and record["exact"] for record in records]
@@ -218,9 +231,9 @@ class SearchTeam:
         if not self.questions:
             return self
         return SearchTeam(
-            topology=self.topology,
+            workflow=self.flow,
             workers=self.team.workers,
-            max_rounds=self.team.max_rounds,
+            rounds=self.team.rounds,
             results=self.team.results,
             snippet_words=self.team.snippet_words,
             kinds=self.kinds,
@@ -231,18 +244,21 @@ class SearchTeam:
 
     def _given(self, evaluated: bool) -> list[dict[str, Any]]:
         """Questions of the files for one of both purposes."""
-        if self.evaluated:
-            given = list(opened_questions(self.evaluated if evaluated else self.questions))
-            if not evaluated:
-                judged = {task["question"] for task in opened_questions(self.evaluated)}
-                given = [task for task in given if task["question"] not in judged]
+        listed = opened_questions(self.questions)
+        if self.evaluation:
+            judged = [
+                {**task, "kind": Path(path).stem}
+                for path in self.evaluation
+                for task in opened_questions(path)
+            ]
+            held_out = {task["question"] for task in judged}
+            given = judged if evaluated else [t for t in listed if t["question"] not in held_out]
         else:
-            listed = opened_questions(self.questions)
             given = [task for task in listed if _is_evaluated(task["question"]) == evaluated]
         if not given:
             purpose = "to be judged by" if evaluated else "to train on"
             raise ValueError(
-                f"questions={self.questions!r}, evaluated={self.evaluated!r} leave no question "
+                f"questions={self.questions!r}, evaluation={self.evaluation} leave no question "
                 f"{purpose}; give larger or other files"
             )
         return given

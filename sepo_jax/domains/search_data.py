@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sepo_jax.domains.bm25 import SearchIndex
-from sepo_jax.domains.json_records import read_records, short, text_of
+from sepo_jax.domains.json_lines import read_json_objects, short
 
 _OPENING = threading.Lock()
 _IDS = ("id", "_id", "docid")
@@ -104,7 +104,8 @@ def read_corpus(path: str | os.PathLike) -> list[Document]:
                 name = f"paragraph {len(paragraphs)}"
                 found[name] = Document(name, *paragraph)
 
-    read_records(path, "documents", read)
+    for _ in read_json_objects(path, "documents", read):
+        pass
     return list(found.values())
 
 
@@ -113,9 +114,9 @@ def _document(record: Mapping[str, Any], place: int) -> Document:
     if named and not isinstance(named[0], str | int):
         raise ValueError(f"the id is a text or a number, not {short(named[0])}")
     name = str(named[0]) if named else str(place)
-    text = text_of(record, "text", "contents")
+    text = _text_of(record, "text", "contents")
     if "title" in record:
-        title = text_of(record, "title")
+        title = _text_of(record, "title")
     else:
         title, parted, rest = text.partition("\n")
         title, text = (title, rest) if parted else ("", text)
@@ -135,11 +136,11 @@ def read_questions(path: str | os.PathLike) -> list[dict[str, Any]]:
       ValueError: a record without a question or an answer, or of another form; the message names
         the file and the line, or the entry of a list.
     """
-    return read_records(path, "questions", _question)
+    return list(read_json_objects(path, "questions", _question))
 
 
 def _question(record: Mapping[str, Any]) -> dict[str, Any]:
-    question = text_of(record, "question").strip()
+    question = _text_of(record, "question").strip()
     if not question:
         raise ValueError("'question' is empty")
     metadata = record.get("metadata")
@@ -189,6 +190,17 @@ def _paragraphs(context: Any) -> list[tuple[str, str]]:
             f"'context' is a list of [title, sentences], or titles and sentences by these names, "
             f"not {short(context)}"
         ) from error
+
+
+def _text_of(record: Mapping[str, Any], *names: str) -> str:
+    """The text that a record has under the first of these names that it has."""
+    for name in names:
+        if name in record:
+            if not isinstance(record[name], str):
+                raise ValueError(f"{name!r} is a text, not {short(record[name])}")
+            return record[name]
+    given = ", ".join(map(repr, record)) or "no field"
+    raise ValueError(f"the field {' or '.join(map(repr, names))} is missing; it has {given}")
 
 
 def _text(value: Any) -> str:

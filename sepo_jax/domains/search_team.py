@@ -42,7 +42,7 @@ _TAG_AT_END = re.compile(r"</\w{1,20}>\s*$")
 _MARKUP = " \t*_`\"'“”"
 
 
-class Topology(NamedTuple):
+class Order(NamedTuple):
     """Who is asked when.
 
     Attributes:
@@ -56,13 +56,13 @@ class Topology(NamedTuple):
     verified_first: bool
 
 
-TOPOLOGIES = {
-    "routed": Topology(True, True, False),
-    "mixed": Topology(False, True, False),
-    "fixed": Topology(False, False, False),
+WORKFLOWS = {
+    "routed": Order(True, True, False),
+    "mixed": Order(False, True, False),
+    "fixed": Order(False, False, False),
     # Of Dr. MAS: the verifier sends the question to the answerer or to the searching agents, of
     # which there is one with `workers=1`.
-    "verified": Topology(False, False, True),
+    "verified": Order(False, False, True),
 }
 
 
@@ -71,16 +71,16 @@ class Team:
     """How a team works.
 
     Attributes:
-      topology: when routers and verifiers are asked.
+      order: when routers and verifiers are asked.
       workers: how many there are.
-      max_rounds: rounds of search until the answerer answers with what there is.
+      rounds: rounds of search until the answerer answers with what there is.
       results: documents that a query brings at most.
       snippet_words: words of a document that are shown at most; 0 for all.
     """
 
-    topology: Topology
+    order: Order
     workers: int
-    max_rounds: int
+    rounds: int
     results: int
     snippet_words: int
 
@@ -88,7 +88,7 @@ class Team:
     def roles(self) -> dict[str, int]:
         """Role -> how many members it has, of the roles that are ever asked."""
         found = {ROUTER: 1, WORKER: self.workers, VERIFIER: 1, ANSWERER: 1}
-        routed = self.topology.routed_first or self.topology.routed_later
+        routed = self.order.routed_first or self.order.routed_later
         return found if routed else {role: n for role, n in found.items() if role != ROUTER}
 
 
@@ -127,15 +127,15 @@ def team_work(team: Team, corpus: Corpus, question: str) -> Generator[Event, Rep
     Replies that cannot be read are counted and stand for: all workers, of the router; no query, of
     a worker; enough, of the verifier; no answer, of the answerer.
     """
-    work, topology = Work(question), team.topology
-    for number in range(team.max_rounds):
-        if number or topology.verified_first:
+    work, order = Work(question), team.order
+    for number in range(team.rounds):
+        if number or order.verified_first:
             replies = yield _asked(team, work, VERIFY, VERIFIER)
             work.verdicts.append(work.read(read_verdict(replies[VERIFIER, 0]), True))
             if work.verdicts[-1]:
                 break
         chosen: Sequence[int] = range(team.workers)
-        if topology.routed_later if number else topology.routed_first:
+        if order.routed_later if number else order.routed_first:
             replies = yield _asked(team, work, ROUTE, ROUTER)
             chosen = work.read(read_workers(replies[ROUTER, 0], team.workers), chosen)
             if not chosen:

@@ -112,10 +112,8 @@ class World:
     """
 
     def __init__(self, seed: int = 0, people: int = 120):
-        people = check_integer("people", people, minimum=LEAST_PEOPLE)
-        if people > MOST_PEOPLE:
-            raise ValueError(f"people={people}, but names are enough for {MOST_PEOPLE}")
-        rng = stream(check_integer("world seed", seed, minimum=0), "search world", people)
+        seed, people = check_world(seed, people)
+        rng = stream(seed, "search world", people)
         counts = {
             "person": people,
             "work": people // 2,
@@ -282,6 +280,14 @@ class World:
                     break
             else:
                 raise ValueError(f"no question of kind {kind!r} is in this world; take more people")
+
+
+def check_world(seed: int, people: int) -> tuple[int, int]:
+    """Both, where a world can be made of them; ValueError for numbers out of range."""
+    people = check_integer("people", people, minimum=LEAST_PEOPLE)
+    if people > MOST_PEOPLE:
+        raise ValueError(f"people={people}, but names are enough for {MOST_PEOPLE}")
+    return check_integer("world", seed, minimum=0), people
 
 
 def question_text(question: Question) -> str:

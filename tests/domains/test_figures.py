@@ -56,13 +56,13 @@ def test_samples_of_tasks():
     """Two tasks of three: 2 of 3 and 0 of 3 succeed, so 1/3 on average, and 1 of 2 in any."""
     tasks = ["a"] * 3 + ["b"] * 3
     found = sampled_figures(tasks, [True, False, True, False, False, False])
-    assert found["avg_at_3"] == pytest.approx(1 / 3)
+    assert found["avg@3"] == pytest.approx(1 / 3)
     # Of the shares 2/3 and 0: s^2 = 2/9, and the mean's interval 1.959964 s / sqrt(2) to a side.
-    assert found["avg_at_3_high"] == pytest.approx(1 / 3 + 1.959964 / 3)
-    assert found["pass_at_3"] == 0.5
-    assert (found["pass_at_3_low"], found["pass_at_3_high"]) == rate(1, 2)[1:3]
+    assert found["avg@3_high"] == pytest.approx(1 / 3 + 1.959964 / 3)
+    assert found["pass@3"] == 0.5
+    assert (found["pass@3_low"], found["pass@3_high"]) == rate(1, 2)[1:3]
     one = sampled_figures(["a", "a"], [True, False])
-    assert one["avg_at_2"] == 0.5 and "avg_at_2_low" not in one
+    assert one["avg@2"] == 0.5 and "avg@2_low" not in one
 
 
 @pytest.mark.parametrize("tasks", [[], ["a"], ["a", "b"], ["a", "a", "b"]])

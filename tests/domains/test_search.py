@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sepo_jax.domains.search import DEFAULT_KINDS, SearchTeam
-from sepo_jax.domains.search_team import TOPOLOGIES
+from sepo_jax.domains.search_team import WORKFLOWS
 from sepo_jax.domains.search_world import KINDS
 from sepo_jax.domains.tasks import is_task_domain, missing_parts
 from sepo_jax.sandbox.snapshots import content_hash
@@ -64,19 +64,19 @@ def test_more_questions_than_there_are_to_be_judged_by_are_refused(domain):
 
 
 @given(
-    st.sampled_from(sorted(TOPOLOGIES)), st.integers(1, 5), st.integers(0, 10_000),
+    st.sampled_from(sorted(WORKFLOWS)), st.integers(1, 5), st.integers(0, 10_000),
     st.sampled_from(KINDS),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_experts_answer_every_question_and_route_as_few_workers_as_suffice(
-    topology, workers, seed, kind
+    workflow, workers, seed, kind
 ):
-    domain = SearchTeam(topology, workers, max_rounds=10, kinds=[kind])
+    domain = SearchTeam(workflow, workers, rounds=10, kinds=[kind])
     task = domain.training_tasks(1, seed)[0]
     played = domain.play(task, domain.expert(task))
     assert played.reward == 1 and played.record["valid"] == 1
     needed = [len(chain) - 1 for chain in task["chains"]]
-    if topology == "routed":
+    if workflow == "routed":
         # Every query is needed, and no round has fewer than there are walks to go on with.
         assert played.record["queries"] == sum(needed)
         if workers >= len(needed):
@@ -124,20 +124,20 @@ def test_figures_of_two_questions_asked_twice(domain):
     expected = {
         "exact": 0.5, "f1": 2.5 / 4, "valid": 2.5 / 3, "queries": 2.0, "rounds": 4 / 3,
         "workers": 4 / 3, "active_set": (1 + 1 + 9 / 7) / 3, "events": 13 / 3, "calls": 5.0,
-        "avg_at_2": 0.5, "pass_at_2": 1.0,
+        "avg@2": 0.5, "pass@2": 1.0,
         "1_hop/exact": 0.5, "1_hop/f1": 0.75, "compare_2/exact": 0.5, "compare_2/f1": 0.5,
     }  # fmt: skip
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     # Two episodes of a question are not two questions: only what is over questions has an interval.
     ends = {name for name in found if name.endswith(("_low", "_high"))}
-    assert {name.rsplit("_", 1)[0] for name in ends} == {"avg_at_2", "pass_at_2"}
+    assert {name.rsplit("_", 1)[0] for name in ends} == {"avg@2", "pass@2"}
 
 
 def test_figures_of_questions_asked_once_have_intervals_and_no_best_of(domain):
     tasks = domain.evaluation_tasks(2, 0)
     found = domain.figures(tasks, [record(True, 1.0)] * len(tasks))
     assert found["exact"] == 1 and found["exact_low"] < 1
-    assert not any(name.startswith(("avg_at", "pass_at")) for name in found)
+    assert not any(name.startswith(("avg@", "pass@")) for name in found)
 
 
 def test_baselines_are_in_the_order_of_what_they_know(domain):
@@ -202,31 +202,39 @@ def test_a_file_to_be_judged_by_takes_its_questions_out_of_training(tmp_path):
     corpus, questions = files(tmp_path)
     some = tmp_path / "some.jsonl"
     some.write_text("".join(Path(questions).read_text().splitlines(keepends=True)[:10]))
-    team = SearchTeam(corpus=corpus, questions=questions, evaluated=str(some))
-    judged = {task["question"] for task in team.evaluation_tasks(5, 0)}
-    assert len(judged) == 10
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"question": "capital of Land1", "golden_answers": ["CityLand1"]}')
+    team = SearchTeam(corpus=corpus, questions=questions, evaluation=str(some))
+    judged = {task["question"] for task in team.evaluation_tasks(10, 0)}
+    assert len(judged) == 10 and {task["kind"] for task in team.evaluation_tasks(1, 0)} == {"some"}
+    both = SearchTeam(corpus=corpus, questions=questions, evaluation=[str(some), str(other)])
+    assert {task["kind"] for task in both.evaluation_tasks(1, 0)} == {"some", "other"}
     assert not judged & {task["question"] for task in team.training_tasks(100, 0)}
     with pytest.raises(ValueError, match="leave no question to train on"):
-        SearchTeam(corpus=corpus, questions=str(some), evaluated=questions).training_tasks(1, 0)
+        SearchTeam(corpus=corpus, questions=str(some), evaluation=questions).training_tasks(1, 0)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"topology": "route"}, "Did you mean 'routed'"),
+        ({"workflow": "route"}, "Did you mean 'routed'"),
         ({"workers": 0}, "workers must be at least 1"),
-        ({"max_rounds": 0}, "max_rounds must be at least 1"),
+        ({"rounds": 0}, "rounds must be at least 1"),
         ({"results": 0}, "results must be at least 1"),
         ({"snippet_words": -1}, "snippet_words must be at least 0"),
         ({"reward": "em"}, "unknown reward 'em'"),
         ({"malformed_penalty": -0.1}, "malformed_penalty=-0.1 must be 0 or more"),
         ({"malformed_penalty": float("nan")}, "must be 0 or more"),
+        ({"people": 29}, "people must be at least 30"),
+        ({"people": 1000}, "names are enough for 384"),
+        ({"world": -1}, "world must be at least 0"),
         ({"kinds": ["1_hops"]}, "Did you mean '1_hop'"),
         ({"kinds": []}, "kinds names no kind"),
         ({"held_out": "entity"}, "Did you mean 'entities'"),
         ({"questions": "a"}, "give both, or neither"),
         ({"corpus": "a"}, "give both, or neither"),
-        ({"evaluated": "a"}, "needs questions="),
+        ({"evaluation": "a"}, "needs questions, a file"),
+        ({"evaluation": ["a/x", "b/x"], "questions": "q"}, "two files have one name"),
     ],
 )
 def test_options_that_are_refused(options, message):

@@ -78,7 +78,7 @@ def test_questions_of_every_form(tmp_path, record, answers, kind):
         ({"question": "why", "answer": {"text": "x"}}, "a text or a list of texts"),
         ({"question": "  ", "answer": "x"}, "'question' is empty"),
         ({"question": 3, "answer": "x"}, "'question' is a text, not 3"),
-        ("[1]", "expected an object, not"),
+        ("3", "expected a JSON object, not 3"),
         ("{broken", "not JSON: .* column 2"),
     ],
 )
@@ -102,9 +102,9 @@ def test_an_entry_of_a_list_is_named_by_its_number(tmp_path):
 def test_files_without_anything(tmp_path, content):
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="holds none of the questions"):
+    with pytest.raises(ValueError, match="is empty; it needs questions"):
         read_questions(path)
-    with pytest.raises(FileNotFoundError, match="absent of documents"):
+    with pytest.raises(FileNotFoundError, match="absent of documents, one"):
         read_corpus(tmp_path / "absent")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sepo_jax.domains.search import SearchTeam
 from sepo_jax.domains.search_team import (
-    TOPOLOGIES,
+    WORKFLOWS,
     read_answer,
     read_query,
     read_verdict,
@@ -106,7 +106,7 @@ def test_any_reply_is_read_or_not_and_nothing_else(reply):
 
 @pytest.mark.parametrize("reply", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_replies_cost_neither_time_nor_the_episode(reply):
-    domain = SearchTeam(people=30, max_rounds=2)
+    domain = SearchTeam(people=30, rounds=2)
     started = time.process_time()
     played = domain.play(domain.training_tasks(1, 0)[0], lambda *_: reply)
     assert time.process_time() - started < 5
@@ -182,7 +182,7 @@ def shape(played):
     return [(event.kind, len(event.asks)) for event, _ in played.events]
 
 
-def test_topologies_ask_whom_they_say():
+def test_workflows_ask_whom_they_say():
     """A question of two hops: which events there are, and how many are asked, is worked out by
     hand for three workers."""
     search, verify, route, answer = ("search", 3), ("verify", 1), ("route", 1), ("answer", 1)
@@ -193,12 +193,12 @@ def test_topologies_ask_whom_they_say():
         "fixed": [search, verify, search, verify, answer],
         "verified": [verify, search, verify, search, verify, answer],
     }
-    assert set(expected) == set(TOPOLOGIES)
-    for topology, events in expected.items():
-        team = SearchTeam(topology, kinds=["2_hops"])
+    assert set(expected) == set(WORKFLOWS)
+    for workflow, events in expected.items():
+        team = SearchTeam(workflow, kinds=["2_hops"])
         task = team.training_tasks(1, 0)[0]
         played = team.play(task, team.expert(task))
-        assert shape(played) == events, topology
+        assert shape(played) == events, workflow
         assert played.reward == 1
         assert ("router" in team.roles) == (route in events)
 
@@ -217,7 +217,7 @@ def always(**replies):
 
 
 def test_rounds_end_when_they_are_used_up_and_the_verifier_is_not_asked_in_vain():
-    team = SearchTeam(max_rounds=2)
+    team = SearchTeam(rounds=2)
     task = team.training_tasks(1, 0)[0]
     script = always(route="workers: 2", search="search: x", verify="enough: no", answer="answer: x")
     played = team.play(task, script)
