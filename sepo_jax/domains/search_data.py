@@ -140,7 +140,7 @@ def read_questions(path: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 def _question(record: Mapping[str, Any]) -> dict[str, Any]:
-    question = _text_of(record, "question").strip()
+    question = " ".join(_text_of(record, "question").split())
     if not question:
         raise ValueError("'question' is empty")
     metadata = record.get("metadata")

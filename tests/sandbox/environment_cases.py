@@ -96,9 +96,9 @@ def sum_or_route(stream: random.Random, prompt: Prompt) -> str:
 
 
 def search_or_answer(stream: random.Random, prompt: Prompt) -> str:
-    question = prompt.messages[-1]["content"].split("\n")[0].split()
-    said = [f"search: {' '.join(question[-3:])}", f"answer: {question[-1]}", "I cannot say."]
-    return stream.choice(prompt.legal_actions or said)
+    words = prompt.messages[-1]["content"].split()
+    said = f"{prompt.membership.kind}: {' '.join(stream.choices(words, k=3))}"
+    return stream.choice([*(prompt.legal_actions or [said] * 3), "I cannot say."])
 
 
 def command(stream: random.Random, prompt: Prompt) -> str:
