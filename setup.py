@@ -45,13 +45,16 @@ setup(
             "gguf>=0.10",
             "openai>=1.40",
             "bm25s>=0.3",
+            "math-verify>=0.9",
         ],
         "endpoint": ["openai>=1.40"],
         "gguf": ["gguf>=0.10"],
         "openspiel": ["open_spiel>=2.0"],
+        "math": ["math-verify>=0.9"],  # imports sympy; compares answers
         "nashpy": ["nashpy>=0.0.41"],  # compared with in experiments/benchmark_games.py
         "parity": ["torch>=2.4", "peft>=0.17"],
         "ray": ["ray>=2.40"],
+        "search": ["bm25s>=0.3"],
         "tpu": ["libtpu"],  # its compiler alone, for experiments/dry_run.py
         "webshop": ["bm25s>=0.3"],
     },

@@ -33,7 +33,11 @@ OUTSIDE = {
     "advantages": {"jax", "chex"},
     "domains": {"numpy", "bm25s", "textworld", "fast_downward", "alfworld"},
     "forest": {"numpy", "chex"},
-    "sandbox": {"numpy", "ray"},  # the host's side of a callback, which must not touch jax: D04
+    "sandbox": {
+        "numpy",
+        "ray",
+        "math_verify",
+    },  # the host's side of a callback, which must not touch jax: D04
     "names": set(),
     "mean": set(),
 }

@@ -79,3 +79,34 @@ def task_figures(
         if ends and not math.isnan(estimate.low):
             found |= {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
     return found
+
+
+def sampled_figures(tasks: Sequence[Any], successes: Sequence[bool]) -> dict[str, float]:
+    """Figures of tasks that are each played n >= 2 times in a row; empty for any others.
+
+    "avg@<n>" is the mean over tasks of the share of a task's n episodes that succeed, with an
+    interval over tasks; "pass@<n>" is the share of tasks of which any does, with Wilson's.
+
+    Args:
+      tasks, successes: of the episodes.
+    """
+    shares: list[list[bool]] = []
+    for place, (task, success) in enumerate(zip(tasks, successes, strict=True)):
+        if place and task == tasks[place - 1]:
+            shares[-1].append(bool(success))
+        else:
+            shares.append([bool(success)])
+    counts = {len(each) for each in shares}
+    if len(counts) != 1 or counts == {1}:
+        return {}
+    (count,) = counts
+    estimates = {
+        f"avg@{count}": mean([sum(each) / count for each in shares]),
+        f"pass@{count}": rate(sum(map(any, shares)), len(shares)),
+    }
+    found: dict[str, float] = {}
+    for name, estimate in estimates.items():
+        found[name] = estimate.value
+        if not math.isnan(estimate.low):
+            found |= {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    return found

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sepo_jax.domains.webshop_search import SearchIndex
+from sepo_jax.domains.bm25 import SearchIndex
 from sepo_jax.names import check_option
 
 SPLITS = ("train", "eval", "test")

@@ -4,27 +4,19 @@ Nothing outlasts a command but the files in its directory: what it started is ki
 session it went to, and its temporary files are removed.
 """
 
-import contextlib
-import json
-import math
 import os
 import secrets
-import select
 import signal
-import socket
 import sys
-import time
-import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sepo_jax.sandbox.frames import Frame, FrameReader, pack
 from sepo_jax.sandbox.isolation import Limits
+from sepo_jax.sandbox.peers import Peer, warn_left_open
 from sepo_jax.sandbox.protocol import BadAnswer, SandboxError
-from sepo_jax.sandbox.spawned import end, spawn
 from sepo_jax.sandbox.unit_tests import read_report
 
 # Loops end by their processor time; wall time is ample, for machines that are busy.
@@ -72,7 +64,7 @@ class CommandRunner:
         """
         self._scratch, self._limits = Path(scratch).resolve(), limits
         self._temporary = self._scratch / "temporary"
-        self._peer: _Peer | None = None
+        self._peer: Peer | None = None
         self._finish = lambda: None
 
     def run(self, command: str, directory: Path, seconds: float | None = None) -> Finished:
@@ -144,7 +136,7 @@ class CommandRunner:
     def _start(self) -> None:
         self._temporary.mkdir(exist_ok=True)
         try:
-            self._peer = _Peer()
+            self._peer = Peer("sepo_jax.sandbox.command_process")
         except OSError as error:
             raise SandboxError(f"commands cannot be run here: {error}. {_ADVICE}") from error
         self._finish = weakref.finalize(self, self._peer.close, os.getpid())
@@ -162,60 +154,13 @@ class CommandRunner:
         except (OSError, EOFError, BadAnswer) as error:
             self.close()
             raise SandboxError(f"commands cannot be run here: {error}. {_ADVICE}") from error
-        if not _is_confined():
-            for message in answer["left_open"]:
-                warnings.warn(message, RuntimeWarning, stacklevel=5)
+        warn_left_open(answer["left_open"])
 
 
 _ADVICE = (
     "A worker whose environments run commands needs limits.processes (sandbox.processes in a "
     "config): 2 for each environment at one time and what the commands start, such as 64"
 )
-
-
-class _Peer:
-    """A process of `command_process`, and the channel to it."""
-
-    def __init__(self):
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._process = spawn("sepo_jax.sandbox.command_process", theirs.fileno())
-                self._pidfd = os.pidfd_open(self._process.pid)
-            except BaseException:
-                ours.close()
-                raise
-        self._channel, self._reader = ours, FrameReader()
-        self._frames: list[Frame] = []
-
-    def send(self, kind: str, fields: Mapping[str, Any]) -> None:
-        self._channel.sendall(pack({"kind": kind}, json.dumps(fields).encode()))
-
-    def receive(self, seconds: float) -> tuple[str, dict[str, Any]]:
-        """The next message; raises EOFError, BadAnswer or TimeoutError when there is none."""
-        deadline = time.monotonic() + seconds
-        poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
-        while not self._frames:
-            left = deadline - time.monotonic()
-            if left <= 0 or not poll.poll(math.ceil(left * 1000)):
-                raise TimeoutError(f"no answer within {seconds:g} s")
-            data = self._channel.recv(1 << 18)
-            if not data:
-                raise EOFError("the process ended")
-            self._frames += self._reader.feed(data)
-        header, body = self._frames.pop(0)
-        try:
-            return str(header["kind"]), dict(json.loads(body))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise BadAnswer(f"not a message: {error!r}") from error
-
-    def close(self, owner: int) -> None:
-        """Ends the process, unless this one is a forked copy of the owner."""
-        self._channel.close()
-        if os.getpid() == owner:
-            end(self._process, self._pidfd)
-            os.close(self._pidfd)
 
 
 def _variables(temporary: Path) -> dict[str, str]:
@@ -239,10 +184,3 @@ def _variables(temporary: Path) -> dict[str, str]:
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_OPTIONAL_LOCKS": "0",  # looking at the status writes nothing
     }
-
-
-def _is_confined() -> bool:
-    """Whether this process is confined itself, and has said what that leaves open."""
-    with contextlib.suppress(OSError):
-        return "NoNewPrivs:\t1" in Path("/proc/self/status").read_text()
-    return False

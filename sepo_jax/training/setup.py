@@ -48,6 +48,8 @@ DOMAINS = {
     "corridor": "sepo_jax.domains.corridor:Corridor",
     "repository": "sepo_jax.evaluation.repository_domain:RepositoryRepair",
     "alfworld": "sepo_jax.domains.alfworld:AlfWorld",
+    "search": "sepo_jax.domains.search:SearchTeam",
+    "math": "sepo_jax.domains.math:MathTeam",
 }
 _OWN_DOMAIN = "my_module:MyClass"
 _DOMAIN_PARTS = ("name", "max_payoff", "pools", "experts", "new_episode", "expert_traces")

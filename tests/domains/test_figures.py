@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sepo_jax.domains.figures import mean, rate, task_figures
+from sepo_jax.domains.figures import mean, rate, sampled_figures, task_figures
 
 NAMES = {"success": False, "score": 0.0, "turns": None}
 
@@ -50,3 +50,21 @@ def test_intervals_are_left_out_where_tasks_repeat_or_values_lack():
     nothing = task_figures([1, 2], [None, None], NAMES)
     assert set(nothing) == {f"{n}{e}" for n in ("success", "score") for e in ("", "_low", "_high")}
     assert "score_low" not in task_figures([1], [record(True, 0.5, 5)], NAMES)
+
+
+def test_samples_of_tasks():
+    """Two tasks of three: 2 of 3 and 0 of 3 succeed, so 1/3 on average, and 1 of 2 in any."""
+    tasks = ["a"] * 3 + ["b"] * 3
+    found = sampled_figures(tasks, [True, False, True, False, False, False])
+    assert found["avg@3"] == pytest.approx(1 / 3)
+    # Of the shares 2/3 and 0: s^2 = 2/9, and the mean's interval 1.959964 s / sqrt(2) to a side.
+    assert found["avg@3_high"] == pytest.approx(1 / 3 + 1.959964 / 3)
+    assert found["pass@3"] == 0.5
+    assert (found["pass@3_low"], found["pass@3_high"]) == rate(1, 2)[1:3]
+    one = sampled_figures(["a", "a"], [True, False])
+    assert one["avg@2"] == 0.5 and "avg@2_low" not in one
+
+
+@pytest.mark.parametrize("tasks", [[], ["a"], ["a", "b"], ["a", "a", "b"]])
+def test_tasks_that_are_not_sampled_alike_have_no_figures_of_samples(tasks):
+    assert sampled_figures(tasks, [True] * len(tasks)) == {}

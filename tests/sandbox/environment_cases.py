@@ -18,6 +18,7 @@ from sepo_jax.domains import Kuhn, TablePolicy
 from sepo_jax.domains.alfworld import AlfWorld
 from sepo_jax.domains.alfworld_games import TASK_TYPES
 from sepo_jax.domains.kuhn_players import opponent_tables
+from sepo_jax.domains.search import SearchTeam
 from sepo_jax.domains.webshop import WebShop
 from sepo_jax.sandbox.base import BaseEnvironment
 from sepo_jax.sandbox.environments import domain_environments, replayed
@@ -94,6 +95,12 @@ def sum_or_route(stream: random.Random, prompt: Prompt) -> str:
     return stream.choice(["4", "0 1", "2", "none"])
 
 
+def search_or_answer(stream: random.Random, prompt: Prompt) -> str:
+    words = prompt.messages[-1]["content"].split()
+    said = f"{prompt.membership.kind}: {' '.join(stream.choices(words, k=3))}"
+    return stream.choice([*(prompt.legal_actions or [said] * 3), "I cannot say."])
+
+
 def command(stream: random.Random, prompt: Prompt) -> str:
     verb = stream.choice(["write", "append", "delete", "read", "list", "burn"])
     return f"{verb} {stream.choice(['a', 'b', 'deep/c', '../d'])} {stream.choice(WORDS)}"
@@ -116,6 +123,7 @@ class Case:
 LOOSE = TablePolicy(opponent_tables()["LooseAggressive"], "mine")
 KUHN_TASKS = ({"opponent": "NashApprox"}, {"opponent": LOOSE, "seat": 1, "deal": "KJ"})
 NOTES_TASKS = ({"data": None, "name": "b", "steps": 12},)
+SEARCH = SearchTeam(people=30, results=2)
 MATCH = domain_environments(Kuhn(hands=6))
 
 CASES = {
@@ -129,6 +137,9 @@ CASES = {
     "routed team": Case(domain_environments(Routed()), (3, 5), sum_or_route),
     "countdown": Case(replayed(countdown), (12, 17), number),
     "notes": Case(Notes, NOTES_TASKS, command),
+    "search team": Case(
+        domain_environments(SEARCH), tuple(SEARCH.training_tasks(5, 0)), search_or_answer
+    ),
     "webshop": Case(
         domain_environments(WebShop(products=100)), ({"split": "train"},), legal_or_not
     ),

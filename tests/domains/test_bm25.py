@@ -6,8 +6,8 @@ import sys
 import pytest
 from sandbox.elsewhere import result, start
 
+from sepo_jax.domains.bm25 import SearchIndex
 from sepo_jax.domains.webshop import WebShop
-from sepo_jax.domains.webshop_search import SearchIndex
 
 TEXTS = {"c": "red wool hat", "a": "red wool hat", "b": "blue wool hat hat", "d": "green chair"}
 
@@ -44,6 +44,31 @@ def test_equal_scores_are_in_the_order_of_names_at_any_length(index):
     assert all(index.top("wool hat", count) == whole[:count] for count in range(1, 4))
 
 
+def test_texts_named_by_their_places_tie_in_their_order():
+    index = SearchIndex(range(12), ["red hat"] * 12)
+    assert index.top("hat", 11) == tuple(range(11))
+
+
+def test_a_kept_index_answers_as_a_new_one_and_other_texts_have_another(index, tmp_path):
+    ids, texts = list(TEXTS), list(TEXTS.values())
+    SearchIndex(ids, texts, str(tmp_path))
+    (kept,) = tmp_path.iterdir()
+    # What is read back is what lies there: without it the index would be made again.
+    before = sorted(file.stat().st_mtime_ns for file in kept.iterdir())
+    again = SearchIndex(ids, texts, str(tmp_path))
+    for query in ("red hat", "wool blue", "chair", "unheard"):
+        assert again.top(query, 3) == index.top(query, 3)
+    assert sorted(file.stat().st_mtime_ns for file in kept.iterdir()) == before
+    SearchIndex(ids, [*texts[:-1], "blue chair"], str(tmp_path))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_index_that_cannot_be_kept_is_made_all_the_same(tmp_path):
+    (tmp_path / "file").write_text("")
+    made = SearchIndex(["a"], ["red hat"], str(tmp_path / "file"))
+    assert made.top("hat", 1) == ("a",)
+
+
 @pytest.mark.parametrize("query", ["", "  ", "unheard", "the of", "?", "\ud800 [SEP] \x00"])
 def test_queries_that_find_nothing(index, query):
     assert index.top(query, 10) == ()
@@ -63,7 +88,7 @@ def test_making_an_index_logs_nothing(caplog):
 
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
-    with pytest.raises(ImportError, match=r'bm25s: pip install "sepo_jax\[webshop\]"'):
+    with pytest.raises(ImportError, match=r'bm25s: pip install "sepo_jax\[search\]"'):
         SearchIndex(["a"], ["red hat"])
     assert sys.modules["jax.lax"] is not None
 
