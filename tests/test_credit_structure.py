@@ -270,6 +270,28 @@ def test_srpo_groups_by_event_type():
     np.testing.assert_allclose(immediate, [-1, 1, -1, 1, 1, -1, 1, -1])
 
 
+def test_srpo_groups_by_the_roles_of_an_event():
+    # Two episodes, in each a solver's event, a critic's, and one of both at once, all of one kind.
+    builder = ForestBuilder()
+    for episode, earned in enumerate(((1, 10, 100), (3, 30, 300))):
+        for number, agents in enumerate(((0,), (1,), (0, 1))):
+            for agent in agents:
+                builder.add(
+                    [1],
+                    builder.add([0], agent=agent),
+                    is_action=True,
+                    reward=earned[number] / len(agents),
+                    episode=episode,
+                    turn=number,
+                    event=3 * episode + number,
+                    event_size=len(agents),
+                )
+    forest = builder.build()
+    credit = assign("srpo", forest, scale="none", returns="immediate")
+    expected = [-1, -10, -100, -100, 1, 10, 100, 100]
+    np.testing.assert_allclose(of_actions(credit, forest), expected, atol=1e-5)
+
+
 def test_path_advantages_survive_path_wise_copies():
     forest = branching_tree()
     for name in ("rloo", "grpo", "tree_grpo"):

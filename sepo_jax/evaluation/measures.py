@@ -274,6 +274,19 @@ MEASURES: dict[str, Measure] = {
             "Mean ratio of trained to sampling policy; 1 on-policy.",
         ),
         Measure(
+            "unit_log_ratio_abs",
+            "Log-ratio of a unit",
+            "",
+            "Mean absolute log-ratio of trained to sampling policy over what is clipped at once: "
+            "tokens, sequences or events. What the clip is wide or narrow against.",
+        ),
+        Measure(
+            "active_set",
+            "Active set",
+            "",
+            "Mean number of members of an event: outputs that one transition consumes together.",
+        ),
+        Measure(
             "no_spread_fraction",
             "Groups without spread",
             "",

@@ -12,6 +12,7 @@ from typing import Any
 from sandbox import repositories
 from sandbox.elsewhere import become_nobody, scratch_directory
 from sandbox.toys_files import WORDS, Notes
+from team_workflows import Fixed, Routed
 
 from sepo_jax.domains import Kuhn, TablePolicy
 from sepo_jax.domains.alfworld import AlfWorld
@@ -89,6 +90,10 @@ def number(stream: random.Random, prompt: Prompt) -> str:
     return stream.choice(["1", "2", "3", "none"])
 
 
+def sum_or_route(stream: random.Random, prompt: Prompt) -> str:
+    return stream.choice(["4", "0 1", "2", "none"])
+
+
 def command(stream: random.Random, prompt: Prompt) -> str:
     verb = stream.choice(["write", "append", "delete", "read", "list", "burn"])
     return f"{verb} {stream.choice(['a', 'b', 'deep/c', '../d'])} {stream.choice(WORDS)}"
@@ -120,6 +125,8 @@ CASES = {
     ),
     "kuhn match replayed": Case(replayed(MATCH), KUHN_TASKS, legal_or_not),
     "pennies": Case(Pennies, (8,), legal_or_not),
+    "team": Case(domain_environments(Fixed()), (3, 5), sum_or_route),
+    "routed team": Case(domain_environments(Routed()), (3, 5), sum_or_route),
     "countdown": Case(replayed(countdown), (12, 17), number),
     "notes": Case(Notes, NOTES_TASKS, command),
     "webshop": Case(

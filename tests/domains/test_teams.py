@@ -1,0 +1,184 @@
+"""Workflows: events as they are asked, replay, and what is refused."""
+
+import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from team_workflows import Fixed, Mixed, Routed, Tasks
+
+from sepo_jax.domains.base import EpisodeFinished
+from sepo_jax.domains.tasks import is_task_domain, missing_parts
+from sepo_jax.domains.teams import (
+    TeamEpisode,
+    ask,
+    event,
+    is_team,
+    observation_of,
+    play_workflow,
+    seats,
+    team_figures,
+    user,
+)
+
+
+def adds(kind, member, said):
+    return "4" if kind != "verify" else "no"
+
+
+def test_a_fixed_workflow_asks_three_one_one_one():
+    played = play_workflow(Fixed(), 3, 0, adds)
+    assert played.record["event_sizes"] == [3, 1, 1, 1]
+    assert played.record["event_kinds"] == ["solve", "verify", "select", "revise"]
+    # Half a point comes with the third event, the rest at the end.
+    assert played.reward == 1.5
+    assert played.record["calls"] == 6 and played.record["active_set"] == 1.5
+    # The last decision stands behind the whole context of the first solver.
+    said, reply = played.decisions()[-1]
+    assert [message["role"] for message in said] == ["system", "user", "assistant", "user"]
+    assert said[1]["content"] == "3 + 1" and "no. 4 was chosen" in said[3]["content"]
+    assert reply == "4"
+    assert team_figures([played.record, None]) == {"active_set": 1.5, "events": 4.0, "calls": 6.0}
+    assert team_figures([None]) == {}
+
+
+@pytest.mark.parametrize(
+    ("routed", "sizes"), [("0 2", [1, 2, 1]), ("1", [1, 1, 1]), ("0 1 2", [1, 3, 1]), ("", [1, 1])]
+)
+def test_a_routed_set_is_what_the_router_chose_and_drafts_are_no_members(routed, sizes):
+    played = play_workflow(Routed(), 3, 0, lambda kind, *_: routed if kind == "route" else kind)
+    assert played.record["event_sizes"] == sizes
+    # Drafts are calls of no event; what was retrieved stands in prompts alone.
+    assert played.record["calls"] == sum(sizes) + 2
+    number = f"document {played.record['number']}"
+    conversations = played.conversations()
+    assert any(number in said[-1]["content"] for kind, _, said, _ in conversations) == bool(routed)
+    assert not any(number in reply for _, _, _, reply in conversations)
+
+
+def test_members_are_seats_in_the_order_of_roles():
+    assert seats(Fixed()) == [
+        ("solver", 0), ("solver", 1), ("solver", 2), ("verifier", 0), ("selector", 0)
+    ]  # fmt: skip
+    assert is_team(Fixed()) and is_task_domain(Fixed()) and not missing_parts(Fixed())
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_a_copy_goes_on_as_the_episode_itself(after):
+    replies = [dict.fromkeys(asked, "4") for asked in (
+        [("solver", index) for index in range(3)], [("verifier", 0)], [("selector", 0)],
+        [("solver", 0)],
+    )]  # fmt: skip
+    episode = TeamEpisode(Fixed(), 3, 0)
+    for each in replies[:after]:
+        episode.step(each)
+    copy = pickle.loads(pickle.dumps(episode))
+    assert (copy.state, copy.pending, copy.paid) == (episode.state, episode.pending, episode.paid)
+    for each in replies[after:]:
+        assert copy.step(each) == episode.step(each)
+        assert (copy.state, copy.pending) == (episode.state, episode.pending)
+    assert copy.done and copy.record() == episode.record()
+    with pytest.raises(EpisodeFinished):
+        copy.step(replies[-1])
+
+
+def test_states_differ_by_what_was_replied_and_by_nothing_else():
+    def state(task, seed, word):
+        episode = TeamEpisode(Mixed(), task, seed)
+        before = episode.state
+        episode.step({("left", 0): word, ("right", 0): "b"})
+        return before, episode.state
+
+    assert state(1, 0, "a") == state(1, 0, "a")
+    assert len({state(1, 0, "a"), state(2, 0, "a"), state(1, 1, "a"), state(1, 0, "c")}) == 4
+    assert state(1, 0, "a")[0] == state(1, 0, "c")[0]
+
+
+def test_observations_tell_what_a_member_sees():
+    fresh, goes_on = ask([user("x")]), ask([user("x")], continues=True)
+    assert observation_of(fresh, ("a", 0), "s") == observation_of(fresh, ("a", 1), "t")
+    assert observation_of(fresh, ("a", 0), "s") != observation_of(fresh, ("b", 0), "s")
+    assert observation_of(goes_on, ("a", 0), "s") != observation_of(goes_on, ("a", 0), "t")
+    assert observation_of(ask([user("x")], observation="own"), ("a", 0), "s") == "own"
+
+
+class Broken(Tasks):
+    """A workflow made of whatever it is given."""
+
+    name = "broken"
+    roles: Mapping[str, int] = {"solver": 1}
+
+    def __init__(self, *yields):
+        self.yields = yields
+
+    def workflow(self, task, seed):
+        for each in self.yields:
+            yield each() if callable(each) else each
+        return 0.0
+
+
+SOLVE = event("solve", {("solver", 0): [user("?")]})
+
+
+@pytest.mark.parametrize(
+    ("yields", "message"),
+    [
+        (["solve"], r"yields event\(\.\.\.\), not 'solve'"),
+        ([event("solve", {("sovler", 0): [user("?")]})], "Did you mean 'solver'"),
+        ([event("solve", {("solver", 1): [user("?")]})], "'solver' has 1 members"),
+        ([event("solve", {"solver": [user("?")]})], "a member is"),
+        (
+            [event("go", {("solver", 0): ask([user("?")], continues=True)})],
+            "was asked nothing before",
+        ),
+    ],
+)
+def test_what_a_workflow_may_not_ask_is_named(yields, message):
+    with pytest.raises(ValueError, match=message):
+        TeamEpisode(Broken(*yields), 0, 0)
+
+
+def test_events_without_members_or_messages_are_refused():
+    with pytest.raises(ValueError, match="'solve' asks nobody"):
+        event("solve", {})
+    with pytest.raises(ValueError, match="give messages"):
+        event("solve", {("solver", 0): "text"})
+
+
+def test_replies_and_results_are_checked():
+    episode = TeamEpisode(Broken(SOLVE), 0, 0)
+    with pytest.raises(ValueError, match="is not answered"):
+        episode.record()
+    with pytest.raises(ValueError, match="asks"):
+        episode.step({("solver", 1): "x"})
+    with pytest.raises(ValueError, match=r"returns \(reward, record\), not 0.0"):
+        episode.step({("solver", 0): "x"})
+    with pytest.raises(ValueError, match="JSON"):
+        TeamEpisode(Broken(SOLVE), object(), 0)
+
+
+CALLS = []
+
+
+def another():
+    CALLS.append(1)
+    return event("again", {("solver", 0): [user(f"call {len(CALLS)}")]})
+
+
+def test_a_workflow_that_does_not_repeat_itself_is_found_out():
+    episode = TeamEpisode(Broken(SOLVE, another, SOLVE), 0, 0)
+    episode.step({("solver", 0): "x"})
+    copy = pickle.loads(pickle.dumps(episode))
+    episode.step({("solver", 0): "x"})  # itself goes on
+    with pytest.raises(ValueError, match="'broken' does not repeat itself"):
+        copy.step({("solver", 0): "x"})
+
+
+def test_the_team_of_the_readme_is_played(capsys):
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    section = text[text.index("## Teams") : text.index("## An own loss")]
+    (block,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    exec(block, {})
+    assert capsys.readouterr().out == "1.0 [3, 1]\n"
+    assert "# 1.0 [3, 1]" in block

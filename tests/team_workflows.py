@@ -1,0 +1,87 @@
+"""Small teams for tests: fixed, routed, with private drafts, and with contexts that go on."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from sepo_jax.domains.base import stream
+from sepo_jax.domains.teams import ask, event, play_workflow, private, system, team_figures, user
+
+
+class Tasks:
+    """What a domain of tasks has beside its workflow; tasks are numbers."""
+
+    def training_tasks(self, count, seed):
+        return [stream(seed, self.name).randrange(9) for _ in range(count)]
+
+    def evaluation_tasks(self, count, seed):
+        return list(range(count))
+
+    def figures(self, tasks, records):
+        right = sum(bool(record and record["right"]) for record in records)
+        return {"success": right / max(len(records), 1), **team_figures(records)}
+
+    def baselines(self, tasks):
+        return {}
+
+    def expert_traces(self, num_decisions, seed, *, rationale=False):
+        traces = []
+        for index, task in enumerate(self.training_tasks(num_decisions, seed)):
+            if len(traces) < num_decisions:
+                traces += play_workflow(self, task, index, partial(self.right, task)).decisions()
+        return traces[:num_decisions]
+
+    def right(self, task, kind, member, said):
+        return str(task + 1)
+
+
+class Fixed(Tasks):
+    """Three solvers at once, a verifier, a selector, and the first solver again."""
+
+    name = "fixed"
+    roles: Mapping[str, int] = {"solver": 3, "verifier": 1, "selector": 1}
+
+    def workflow(self, task, seed):
+        asked = [system("You add."), user(f"{task} + 1")]
+        drafts = yield event("solve", {("solver", index): asked for index in range(3)})
+        listed = ", ".join(drafts["solver", index] for index in range(3))
+        verdict = yield event("verify", {("verifier", 0): [user(f"Are {listed} right?")]})
+        chosen = yield event("select", {("selector", 0): [user(f"Which of {listed}?")]}, reward=0.5)
+        told = [user(f"{verdict['verifier', 0]}. {chosen['selector', 0]} was chosen. Go on.")]
+        last = yield event("revise", {("solver", 0): ask(told, continues=True)})
+        right = last["solver", 0] == str(task + 1)
+        return float(right), {"right": right}
+
+
+class Routed(Tasks):
+    """A router names workers, whose set is an event; drafts of two writers are private."""
+
+    name = "routed"
+    roles: Mapping[str, int] = {"router": 1, "worker": 3, "writer": 2, "editor": 1}
+
+    def workflow(self, task, seed):
+        number = stream(seed, "document").randrange(100)
+        names = yield event("route", {("router", 0): [user(f"Task {task}: which of 0, 1, 2?")]})
+        chosen = sorted({int(word) for word in names["router", 0].split() if word in "012"})
+        found = {}
+        if chosen:
+            asks = {("worker", index): [user(f"Worker {index}: query?")] for index in chosen}
+            found = yield event("query", asks)
+        documents = "; ".join(f"{query} -> document {number}" for query in found.values())
+        drafts = yield private(
+            "draft", {("writer", index): [user(f"{documents}. Draft?")] for index in range(2)}
+        )
+        shown = " | ".join(drafts.values())
+        answer = yield event("edit", {("editor", 0): [user(f"{shown}. Answer?")]})
+        return float(answer["editor", 0] == str(number)), {"right": False, "number": number}
+
+
+class Mixed(Tasks):
+    """Two roles decide at once."""
+
+    name = "mixed"
+    roles: Mapping[str, int] = {"left": 1, "right": 1}
+
+    def workflow(self, task, seed):
+        said = yield event("meet", {("left", 0): [user("Left?")], ("right", 0): [user("Right?")]})
+        same = said["left", 0] == said["right", 0]
+        return float(same), {"right": same}
