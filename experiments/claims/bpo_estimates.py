@@ -11,11 +11,21 @@ from sepo_jax.evaluation.branching_theory import ESTIMATORS
 from sepo_jax.evaluation.branching_trees import Design, Selector, nowhere
 from sepo_jax.evaluation.statistics import DEFAULT_LEVEL, Interval
 
+from .runs import Runs
+
 # As the paper has it: lambda credit on the prefix, every token once, no weight that undoes the
 # over-sampling of forked states. In a process of equally long episodes its mean over tokens divides
 # by a constant.
 PAPER = get_algorithm("bpo", prefix_credit="lambda", segment_weight="uniform")
 TREE = ESTIMATORS["tree"]
+
+
+SEEDS = tuple(range(5))
+
+
+def seeds_for(bench: Runs) -> list[int]:
+    """The seeds given, else the usual ones, of a smoke test the first two."""
+    return list(bench.seeds or (SEEDS[:2] if bench.quick else SEEDS))
 
 
 class Arm(NamedTuple):

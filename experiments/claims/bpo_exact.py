@@ -144,7 +144,7 @@ def bias_findings(found: Mapping[str, Sequence[Bias]]) -> list[Finding]:
 
 
 def advantage_factors(continuations: Sequence[int]) -> dict[str, float]:
-    """ "<example>, K" -> mean square of the trunk's advantage at the fork over its prediction
+    """Example and K -> mean square of the trunk's advantage at the fork over its prediction
     K / (K - 1) E[Var(R | s_t)], by enumeration."""
     factors = {}
     for name, (process, policy) in EXAMPLES.items():

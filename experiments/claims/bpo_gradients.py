@@ -14,13 +14,14 @@ from sepo_jax.algorithms import Algorithm, get_algorithm
 from sepo_jax.evaluation.branching_trees import at_depths
 from sepo_jax.evaluation.claims import Finding
 from sepo_jax.evaluation.results import source_commit
+from sepo_jax.forest import Forest, batch_sizes
 from sepo_jax.objective import make_objective
 from sepo_jax.policy import Policy
 from sepo_jax.rollout import Branching, build_forest, play_branching
 from sepo_jax.sandbox.environments import domain_environments
 from sepo_jax.sandbox.episodes import EpisodeRequest
 from sepo_jax.training import Settings, read_settings
-from sepo_jax.training.batches import BatchMaker
+from sepo_jax.training.batches import SIZE_NAMES, BatchMaker, packing_of
 from sepo_jax.training.command_line import load_config
 from sepo_jax.training.sepo_stage import training_sampling
 from sepo_jax.training.setup import engine_options, make_domain, make_policy
@@ -137,6 +138,7 @@ def language_gradients(
         batches, tokens = played[how]
         objective = make_objective(arm.row, policy, temperature=settings.rollout.temperature)
         maker = BatchMaker(settings, policy, arm.row, num_devices=1)
+        maker.sizes = _largest_sizes(settings, policy, batches)
         gradients, steps = [], 0
         for forest in tqdm(batches, desc=label, disable=not progress):
             batch = jax.tree.map(lambda leaf: leaf[0, 0], maker.make(forest, params)[0])
@@ -148,7 +150,7 @@ def language_gradients(
 
 def _play(
     settings: Settings, domain: Any, policy: Policy, params: chex.ArrayTree, arm: Played, count: int
-) -> tuple[list[Any], int]:
+) -> tuple[list[Forest], int]:
     """A forest for each batch, and the tokens that the policy computed for all of them."""
     tasks = domain.training_tasks(count * arm.prompts, settings.seed)
     rollout = play_branching(
@@ -166,6 +168,15 @@ def _play(
     statistics = rollout.statistics
     tokens = statistics["prefilled_tokens"] + statistics["sampled_tokens"]
     return [build_forest(share) for share in shares], tokens
+
+
+def _largest_sizes(settings: Settings, policy: Policy, forests: Sequence[Forest]) -> np.ndarray:
+    """Sizes that every batch fits: all of an arm share a compilation."""
+    pack = packing_of(policy)
+    sizes = [
+        batch_sizes(pack(each, row_length=settings.rollout.row_length, parts=1)) for each in forests
+    ]
+    return np.array([max(size[name] for size in sizes) for name in SIZE_NAMES], np.int32)
 
 
 # ---- the claim

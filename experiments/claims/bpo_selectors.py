@@ -20,11 +20,10 @@ from sepo_jax.evaluation.statistics import seed_interval
 from sepo_jax.rollout.branching import Branching, choose
 
 from .base import Measured, Panel
-from .bpo_estimates import PAPER, TREE, ratios
+from .bpo_estimates import PAPER, TREE, ratios, seeds_for
 from .bpo_variance import Sampler, corridor_of
 from .runs import Runs
 
-SEEDS = tuple(range(5))
 SELECTORS = ("entropy", "uniform", "lowest", "threshold")
 ABLATED = ("uniform", "lowest")  # that the paper compares with
 SHARE = 0.5  # of Var(R) that the door explains under uniform play
@@ -111,7 +110,7 @@ def selectors(bench: Runs) -> Measured:
     each of the others. "threshold" forks the first decision above 0.5 nats and does not look
     ahead; nor does "uniform" where episodes are equally long.
     """
-    seeds = list(SEEDS if bench.seeds is None else bench.seeds)
+    seeds = seeds_for(bench)
     prompts = 20 if bench.quick else PROMPTS
     noises = [
         sampled_noise(seed, prompts)
@@ -122,8 +121,8 @@ def selectors(bench: Runs) -> Measured:
     ]
     bench.note(source_commit(), seeds)
 
-    def values(label: str, choose: Callable[[tuple[float, float]], float]) -> dict:
-        return {s: [choose(each[label][s]) for each in noises] for s in SELECTORS}
+    def values(label: str, part: Callable[[tuple[float, float]], float]) -> dict[str, list[float]]:
+        return {s: [part(each[label][s]) for each in noises] for s in SELECTORS}
 
     noise = {label: values(label, lambda pair: pair[0]) for label in ESTIMATES}
     per_step = {label: values(label, lambda pair: pair[0] * pair[1]) for label in ESTIMATES}

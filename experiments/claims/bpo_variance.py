@@ -19,11 +19,10 @@ from sepo_jax.evaluation.results import source_commit
 from sepo_jax.evaluation.statistics import seed_interval
 
 from .base import Measured, Panel, mean_of
-from .bpo_estimates import PAPER, TREE, by_seed, ratios, scaled_noise
+from .bpo_estimates import PAPER, TREE, by_seed, ratios, scaled_noise, seeds_for
 from .bpo_exact import advantage_factors
 from .runs import Runs
 
-SEEDS = tuple(range(5))
 LENGTH = 6
 SHARES = (0.2, 0.5, 0.9)  # of Var(R) that the door explains
 CONTINUATIONS = (2, 4)
@@ -84,14 +83,18 @@ class Sampler:
         return [scaled_noise(each, gradient) for each in by_seed(found, seeds)]
 
 
-def measured_grid(seeds: int, prompts: int, progress: bool) -> dict[str, dict[str, Cell]]:
-    """ "local" and "whole" -> "share, K, M" -> its cell.
+def measured_grid(
+    cells: Sequence[tuple[float, int, int]], seeds: int, prompts: int, progress: bool
+) -> dict[str, dict[str, Cell]]:
+    """Part of the gradient, "local" or "whole" -> "share, K, M" -> its cell.
 
     Local: the paper's estimate on one tree of N leaves, at the decisions from the fork on, beside N
     samples. Whole: tree credit of two such trees, beside 2 N samples. Play is uniform, where shares
     of variance are those of the corridor's options.
+
+    Args:
+      cells: (share that the door explains, K, M). seeds, prompts: of each, and how many.
     """
-    cells = [*itertools.product(SHARES, CONTINUATIONS, BRANCH_POINTS)]
     grid: dict[str, dict[str, Cell]] = {"local": {}, "whole": {}}
     samplers = {}
     for share, continuations, points in tqdm(cells, desc="grid", disable=not progress):
@@ -104,11 +107,10 @@ def measured_grid(seeds: int, prompts: int, progress: bool) -> dict[str, dict[st
         leaves = 1 + points * (continuations - 1)
         select = _after_the_door(points)
         name = f"{share:.0%}, K = {continuations}, M = {points}"
-        predicted = predicted_ratio(sampler.exact, 1, continuations, leaves)
         for part, row, trees, keep in (("local", PAPER, 1, below), ("whole", TREE, 2, everywhere)):
             design, samples = Design(trees, continuations, select), Design(trees * leaves)
             grid[part][name] = Cell(
-                predicted,
+                predicted_ratio(sampler.exact, 1, continuations, trees * leaves),
                 sampler.noise(row, design, seeds, keep),
                 {b: sampler.noise(ESTIMATORS[b], samples, seeds, keep) for b in BASELINES},
                 sampler.steps(design) / sampler.steps(samples),
@@ -135,8 +137,10 @@ def variance_condition(bench: Runs) -> Measured:
     stands for both. Where a sandbox replays instead, steps are as many as those of whole episodes:
     the figure at matched leaves. The whole gradient, of tree credit on two trees, is shown.
     """
-    seeds = list(SEEDS if bench.seeds is None else bench.seeds)
-    grid = measured_grid(len(seeds), 8 if bench.quick else PROMPTS, bench.progress)
+    seeds = seeds_for(bench)
+    cells = [*itertools.product(SHARES, CONTINUATIONS, BRANCH_POINTS)]
+    cells, prompts = (cells[:2], 8) if bench.quick else (cells, PROMPTS)
+    grid = measured_grid(cells, len(seeds), prompts, bench.progress)
     bench.note(source_commit(), seeds)
     factors = advantage_factors((2,) if bench.quick else (2, 3, 4))
     panels = [
