@@ -16,7 +16,7 @@ from sepo_jax.evaluation.claims import Finding
 from sepo_jax.evaluation.results import source_commit
 from sepo_jax.forest import Forest, batch_sizes
 from sepo_jax.objective import make_objective
-from sepo_jax.policy import Policy
+from sepo_jax.policy import Policy, load
 from sepo_jax.rollout import Branching, build_forest, play_branching
 from sepo_jax.sandbox.environments import domain_environments
 from sepo_jax.sandbox.episodes import EpisodeRequest
@@ -24,7 +24,7 @@ from sepo_jax.training import Settings, read_settings
 from sepo_jax.training.batches import SIZE_NAMES, BatchMaker, packing_of
 from sepo_jax.training.command_line import load_config
 from sepo_jax.training.sepo_stage import training_sampling
-from sepo_jax.training.setup import engine_options, make_domain, make_policy
+from sepo_jax.training.setup import engine_options, make_domain
 
 from .base import Measured, Panel, mean_of
 from .bpo_estimates import (
@@ -124,12 +124,12 @@ def language_settings(quick: bool, seed: int) -> Settings:
 
 
 def language_gradients(
-    settings: Settings, count: int, progress: bool = False
+    settings: Settings, policy: Policy, params: chex.ArrayTree, count: int, progress: bool = False
 ) -> dict[str, Gradients]:
-    """Arm of `LANGUAGE` -> `count` batch gradients of the policy of `settings` by all parameters;
-    every batch has tasks of its own, and arms that play alike share their episodes."""
+    """Arm of `LANGUAGE` -> `count` batch gradients by all parameters of a policy that plays in the
+    corridor of `settings`; every batch has tasks of its own, and arms that play alike share their
+    episodes."""
     domain = make_domain(settings.domain)
-    policy, params = make_policy(settings, domain)
     found, played = {}, {}
     for label, arm in LANGUAGE.items():
         how = (arm.branching, arm.prompts)
@@ -200,12 +200,10 @@ def gradient_variance(bench: Runs) -> Measured:
     tabular = tabular_gradients(4 if quick else TABULAR_BATCHES)
     bench.note(source_commit(), [])
     seed = 0 if bench.seeds is None else next(iter(bench.seeds))
-    run, _ = bench.finished(language_settings(quick, seed))
     settings = language_settings(quick, seed)
-    trained = dataclasses.replace(
-        settings, policy=dataclasses.replace(settings.policy, source=str(run / "policy"))
-    )
-    language = language_gradients(trained, 4 if quick else LANGUAGE_BATCHES, bench.progress)
+    run, _ = bench.finished(settings)
+    count = 4 if quick else LANGUAGE_BATCHES
+    language = language_gradients(settings, *load(run / "policy"), count, bench.progress)
     panels = [
         Panel(f"gradient norm, {name}", {a: each.batches.norms() for a, each in found.items()})
         for name, found in (("tabular", tabular), ("language policy", language))

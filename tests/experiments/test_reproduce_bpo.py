@@ -13,7 +13,7 @@ from sepo_jax.evaluation.claims import FAILS, HOLDS, NOT_COMPARABLE, UNDECIDED, 
 from sepo_jax.names import imported
 from sepo_jax.sandbox.in_process import InProcessPool
 from sepo_jax.sandbox.protocol import SandboxError
-from sepo_jax.training.setup import DOMAINS
+from sepo_jax.training.setup import DOMAINS, make_domain, make_policy
 
 pytestmark = pytest.mark.usefixtures("compile_fast")
 claims = script_module("claims")
@@ -303,7 +303,9 @@ def test_the_language_policy_imitates_an_expert_that_knows_nothing():
 
 @pytest.mark.slow
 def test_a_fresh_language_policy_has_gradients_of_every_arm():
-    found = gradients.language_gradients(gradients.language_settings(True, 0), 3)
+    settings = gradients.language_settings(True, 0)
+    policy = make_policy(settings, make_domain(settings.domain))
+    found = gradients.language_gradients(settings, *policy, 3)
     for label, each in found.items():
         prompts = gradients.LANGUAGE[label].prompts
         assert np.isfinite(each.batches.gram).all() and each.batches.norms().min() >= 0
