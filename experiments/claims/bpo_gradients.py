@@ -186,12 +186,13 @@ def gradient_variance(bench: Runs) -> Measured:
     """Spread of batch gradients on trees by that on independent episodes, in the corridor whose
     door explains nine tenths of the return's variance, at matched environment steps.
 
-    Published: gradient-norm variance halved against GRPO and RLOO. Three things go by that name,
-    and all are given. "norm": Var |g| over (E |g|)², the variance of the norm, free of the unit of
-    the estimate; it decides, of the paper's estimate and of tree credit on two trees. "raw norm":
-    Var |g| as a log shows it, which is small where advantages are: GRPO divides them by their
-    spread, siblings below the door have little of it left. "gradient": trace Cov(g), for the
-    tabular policy scaled to the exact gradient (`noise`). Tabular: uniform play, a fork after the
+    Published: gradient-norm variance halved against GRPO and RLOO. Three things go by that name:
+    "raw norm" is Var |g| as a log shows it, in the unit of the estimate, which is small where
+    advantages are (GRPO divides them by their spread; siblings below the door have little of it
+    left); "norm" is Var |g| / (E |g|)², free of the unit; "gradient" is trace Cov(g), of the
+    tabular policy scaled to the exact gradient (`noise`). Decided by the first two of the paper's
+    estimate: a variance that is halved is so in any unit. Tree credit, on two trees, is shown.
+    Tabular: uniform play, a fork after the
     door, with another three decisions later where there are two. Language: a policy that has
     learned the form of replies alone plays, and the package's objective is differentiated by its
     parameters; forks where entropy is highest for the paper's, anywhere for tree credit.
@@ -223,11 +224,11 @@ def variance_findings(
         for arm, baseline in _pairs((PUBLISHED, OWN), BASELINES):
             batches = found[arm].batches, found[baseline].batches
             label = f"{arm} / {baseline}, {name}"
-            decides = "below" if baseline == "GRPO" else "shown"
+            side = "below" if arm == PUBLISHED else "shown"
             relative = ratio_of(*batches, relative_norm_variance)
             findings += [
-                Finding(f"norm, {label}", relative, decides, HALF),
-                Finding(f"raw norm, {label}", ratio_of(*batches, norm_variance)),
+                Finding(f"raw norm, {label}", ratio_of(*batches, norm_variance), side, HALF),
+                Finding(f"norm, {label}", relative, side, HALF),
                 Finding(f"gradient, {label}", ratio_of(*batches, whole)),
             ]
         findings += [

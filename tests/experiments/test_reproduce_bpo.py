@@ -264,22 +264,35 @@ def given_gradients(spread):
     return found
 
 
-SMALL = {gradients.PUBLISHED: 0.3, gradients.OWN: 0.3}  # variances are their squares
+# Variances are squares of these.
+SMALL, LARGE, NEAR = ({gradients.PUBLISHED: spread} for spread in (0.3, 1.5, 0.7))
 
 
 @pytest.mark.parametrize(
     ("tabular", "language", "expected"),
     [
         (SMALL, SMALL, HOLDS),
-        (SMALL, SMALL | {gradients.OWN: 1.5}, FAILS),
-        (SMALL | {gradients.PUBLISHED: 1.5}, SMALL, FAILS),
-        (SMALL, SMALL | {gradients.OWN: 0.7}, UNDECIDED),
+        (SMALL, SMALL | {gradients.OWN: 1.5}, HOLDS),  # shown alone
+        (SMALL, LARGE, FAILS),
+        (LARGE, SMALL, FAILS),
+        (SMALL, NEAR, UNDECIDED),
+        (SMALL, SMALL | {"GRPO": 0.3}, FAILS),  # halved against RLOO alone
     ],
 )
-def test_half_the_norm_variance_of_grpo(tabular, language, expected):
+def test_half_the_norm_variance_of_both(tabular, language, expected):
     findings = gradients.variance_findings(given_gradients(tabular), given_gradients(language))
     assert verdict(findings) == expected
-    assert all("/ GRPO" in finding.name for finding in findings if finding.decides)
+
+
+def test_a_smaller_unit_does_not_halve_the_variance():
+    found = given_gradients({})
+    batches = found[gradients.PUBLISHED].batches
+    short = estimates.Batches(batches.gram / 100, batches.along / 10)
+    found[gradients.PUBLISHED] = found[gradients.PUBLISHED]._replace(batches=short)
+    findings = {each.name: each for each in gradients.variance_findings(found, found)}
+    assert findings["raw norm, as published / GRPO, tabular"].met
+    assert not findings["norm, as published / GRPO, tabular"].met
+    assert verdict(list(findings.values())) != HOLDS
 
 
 def test_arms_take_about_as_many_decisions_and_leaves():
