@@ -190,12 +190,14 @@ def gradient_variance(bench: Runs) -> Measured:
     "raw norm" is Var |g| as a log shows it, in the unit of the estimate, which is small where
     advantages are (GRPO divides them by their spread; siblings below the door have little of it
     left); "norm" is Var |g| / (E |g|)², free of the unit; "gradient" is trace Cov(g), of the
-    tabular policy scaled to the exact gradient (`noise`). Decided by the first two of the paper's
-    estimate: a variance that is halved is so in any unit. Tree credit, on two trees, is shown.
-    Tabular: uniform play, a fork after the
-    door, with another three decisions later where there are two. Language: a policy that has
-    learned the form of replies alone plays, and the package's objective is differentiated by its
-    parameters; forks where entropy is highest for the paper's, anywhere for tree credit.
+    tabular policy scaled to the exact gradient (`noise`), of the language policy as it is. Decided
+    by the first two of the paper's estimate: a variance that is halved is so in any unit. Tree
+    credit, on two trees, is shown.
+
+    Tabular: uniform play, a fork after the door, and for the paper's estimate another three
+    decisions later. Language: a policy that has learned the form of replies alone plays, and the
+    package's objective is differentiated by its parameters; forks lie where entropy is highest for
+    the paper's estimate, anywhere for tree credit.
     """
     quick = bench.quick
     tabular = tabular_gradients(4 if quick else TABULAR_BATCHES)
