@@ -219,9 +219,8 @@ class MathTeam:
         where each question is asked k times, the mean share of right answers to a question, and the
         share of questions answered right at least once. valid: share of replies that could be read.
         answered: share of episodes that gave an answer. unchecked: share whose answer could not be
-        compared. solvers: mean number of solvers asked at a time. tokens: mean of a question, where
-        records have them. And of `team_figures` active_set, events and calls. Intervals are over
-        questions.
+        compared. solvers: mean number of solvers asked at a time. And of `team_figures` active_set,
+        events and calls. Intervals are over questions.
         """
         found = task_figures(tasks, records, {"right": False, "answered": False, "unchecked": None})
         found = {name.replace("right", "accuracy"): value for name, value in found.items()}
@@ -230,8 +229,6 @@ class MathTeam:
         replies = sum(record["replies"] for record in left)
         if replies:
             found["valid"] = 1.0 - sum(record["malformed"] for record in left) / replies
-        if left and all("tokens" in record for record in left):
-            found["tokens"] = mean([record["tokens"] for record in left]).value
         sizes = [size for record in left for size in _sizes(record, "solve")]
         if sizes:
             found["solvers"] = sum(sizes) / len(sizes)
