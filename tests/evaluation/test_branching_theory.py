@@ -306,6 +306,17 @@ def test_half_root_comparison_and_half_local_comparison(name):
     assert mix.leaves == independent("rloo", name, 2).leaves + estimated("none", name, 1).leaves
 
 
+@pytest.mark.parametrize("name", PROCESSES)
+def test_one_row_makes_both_halves_of_that_mix(name):
+    """Tree credit is root comparison on whole rollouts, and on one tree local comparison alone."""
+    process, policy = PROCESSES[name]
+    whole = enumerate_groups(process, policy, Design(2))
+    for row, groups in (("rloo", whole), ("none", enumerated(name, 1))):
+        found, same = (gradients(ESTIMATORS[r], process, policy, groups) for r in ("tree", row))
+        np.testing.assert_allclose(found, same, atol=1e-6)
+        assert np.abs(found).max() > 0.1
+
+
 def test_a_mean_over_tokens_is_unbiased_where_all_episodes_are_equally_long():
     row = dataclasses.replace(ESTIMATORS["tree"], reduce="token_mean")
     found = estimated(row, "corridor", 2).mean
