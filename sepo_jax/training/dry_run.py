@@ -59,6 +59,7 @@ def dry_run(
     *,
     goal: Any = None,
     chip: Chip | None = None,
+    generation: bool = True,
 ) -> Report:
     """Compiles update, scoring and generation for `devices`; see the module.
 
@@ -68,6 +69,7 @@ def dry_run(
       sizes: of the data; `default_sizes` when None.
       goal: an own Algorithm or loss in place of the config's algorithm.
       chip: what a device can do; looked up when None.
+      generation: whether generation is compiled, and not update and scoring alone.
 
     Returns:
       Report: a row for each function. A function that the compiler refuses for want of memory is a
@@ -88,8 +90,9 @@ def dry_run(
     compiler = _Compiler(settings, parallel, policy, params, sizes, goal)
     rows = [compiler.update()]
     rows += compiler.scoring()
-    rows += compiler.generation(spread=False)
-    if parallel.kind == "mesh" and parallel.mesh.size > parallel.mesh.shape["data"]:
+    if generation:
+        rows += compiler.generation(spread=False)
+    if generation and parallel.kind == "mesh" and parallel.mesh.size > parallel.mesh.shape["data"]:
         rows += compiler.generation(spread=True)
     return Report(
         rows=tuple(rows),
