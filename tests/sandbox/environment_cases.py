@@ -299,6 +299,7 @@ def many_resets(data: str, count: int) -> list[dict]:
 
 def many_visits(data: str, count: int) -> list[str]:
     """JSON of the turns of so many visits to a shop of shared files, by an ordinary user."""
+    WebShop(products=100).shop.search("lamp")  # imports what may be closed to others
     become_nobody()
     environment = domain_environments(WebShop(data=data))(Path())
     task = {"split": "train", "goal": 0}
