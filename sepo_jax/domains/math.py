@@ -18,7 +18,7 @@ from sepo_jax.domains.figures import Estimate, mean, rate, task_figures
 from sepo_jax.domains.math_answers import plain_equal
 from sepo_jax.domains.math_experts import Experts, Guessers
 from sepo_jax.domains.math_files import read_problems
-from sepo_jax.domains.math_flows import WORKFLOWS, Notes, Rules, roles_of
+from sepo_jax.domains.math_flows import WORKFLOWS, Notes, Rules, most_outputs, roles_of
 from sepo_jax.domains.math_problems import (
     KINDS,
     Problem,
@@ -97,6 +97,7 @@ class MathTeam:
             check_integer("candidate_characters", candidate_characters, minimum=0),
         )
         self.roles = roles_of(self.flow, self.rules)
+        self.most_outputs = most_outputs(self.flow, self.rules)
         self.difficulties = check_difficulties(difficulties)
         self.kinds = tuple(check_option("kind of problem", kind, KINDS) for kind in kinds)
         self.files = (problems, *((evaluation,) if isinstance(evaluation, str) else evaluation))

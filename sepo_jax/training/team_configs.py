@@ -27,8 +27,8 @@ BASELINES = {
     "search": {"random": "random title", "one_query": "one query", "oracle": "scripted team"},
 }
 SAMPLES = 16  # answers to each question when judged, of the paper
-_USUAL_MEMBERS = 3
-_USUAL = {"algorithm": "srpo", "ratio_scale": "sqrt", "reduce": "event_mean"}
+USUAL_MEMBERS = 3
+USUAL = {"algorithm": "srpo", "ratio_scale": "sqrt", "reduce": "event_mean"}
 
 
 def parse_team_options(domain: str, argument: str | None) -> dict[str, Any]:
@@ -38,17 +38,38 @@ def parse_team_options(domain: str, argument: str | None) -> dict[str, Any]:
       ValueError: an unknown option or choice, with the nearest; or a choice of SRPO's for another
         algorithm.
     """
-    options = parse_options(argument, **_USUAL, **{MEMBERS[domain]: _USUAL_MEMBERS})
+    options = parse_options(argument, **USUAL, **{MEMBERS[domain]: USUAL_MEMBERS})
+    check_choices(options)
+    return options
+
+
+def check_choices(options: Mapping[str, Any]) -> None:
+    """Checks the choices of `USUAL`; ValueError as of `parse_team_options`."""
     check_option("algorithm", options["algorithm"], ALGORITHMS)
     check_option("ratio_scale", options["ratio_scale"], SET_SCALES)
     check_option("reduce", options["reduce"], REDUCTIONS)
     for name in ("ratio_scale", "reduce"):
-        if options["algorithm"] != "srpo" and options[name] != _USUAL[name]:
+        if options["algorithm"] != "srpo" and options[name] != USUAL[name]:
             raise ValueError(
                 f"{name}={options[name]} is a choice of algorithm=srpo, and the algorithm is "
                 f"{options['algorithm']}; leave {name} out"
             )
-    return options
+
+
+def use_choices(config: config_dict.ConfigDict, domain: str, options: Mapping[str, Any]) -> None:
+    """Sets algorithm and members as the options say, and names the run after those that are not
+    usual."""
+    members = MEMBERS[domain]
+    config.name += variant(dict(options), **USUAL)
+    if options[members] != USUAL_MEMBERS:
+        config.name += f"_{options[members]}_{members}"
+    config.domain.name = domain
+    config.domain.options = {members: options[members]}
+    config.algorithm.name = options["algorithm"]
+    config.algorithm.overrides = {
+        name: options[name] for name in ("ratio_scale", "reduce") if options[name] != USUAL[name]
+    }
+    config.evaluation.task_samples = SAMPLES
 
 
 def team_config(
@@ -66,22 +87,13 @@ def team_config(
       options: further ones of the domain.
     """
     chosen = parse_team_options(domain, argument)
-    members = MEMBERS[domain]
     config = new_config(f"srpo_{domain}_{workflow}", chosen["policy"])
-    config.name += variant(chosen, **_USUAL)
-    if chosen[members] != _USUAL_MEMBERS:
-        config.name += f"_{chosen[members]}_{members}"
-    config.domain.name = domain
-    config.domain.options = {"workflow": workflow, members: chosen[members], **options}
-    config.algorithm.name = chosen["algorithm"]
-    config.algorithm.overrides = {
-        name: chosen[name] for name in ("ratio_scale", "reduce") if chosen[name] != _USUAL[name]
-    }
+    use_choices(config, domain, chosen)
+    config.domain.options.update({"workflow": workflow, **options})
     config.sft.steps, config.sepo.steps, config.rl.steps = 0, 0, 0
     config.sft.held_out = 0.02
     config.checkpoint.every = 1000
     config.evaluation.every = 1000
-    config.evaluation.task_samples = SAMPLES
     if chosen["policy"] == "fresh":
         use_small_policy(config)
     else:

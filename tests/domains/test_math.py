@@ -9,6 +9,8 @@ import pytest
 
 from sepo_jax.domains import math as team_math
 from sepo_jax.domains.math import CheckFailed, MathTeam
+from sepo_jax.domains.math_experts import Guessers
+from sepo_jax.domains.math_flows import WORKFLOWS
 from sepo_jax.domains.math_problems import is_held_out
 from sepo_jax.domains.teams import play_workflow
 from sepo_jax.names import imported
@@ -223,6 +225,18 @@ def record(right, replies=2, malformed=0):
     return {"right": right, "answered": True, "unchecked": False, "replies": replies,
             "malformed": malformed, "event_kinds": ["solve", "verify"], "event_sizes": [3, 1],
             "calls": 4, "active_set": 2.0}  # fmt: skip
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+@pytest.mark.parametrize("solvers", [1, 3])
+def test_the_most_outputs_are_those_of_the_longest_of_many_plays(workflow, solvers):
+    team = MathTeam(workflow=workflow, solvers=solvers, rounds=2, difficulties=(1,))
+    tasks = team.training_tasks(60, seed=0)
+    calls = [
+        play_workflow(team, task, 0, Guessers(task, number, solvers)).record["calls"]
+        for number, task in enumerate(tasks)
+    ]
+    assert max(calls) == team.most_outputs
 
 
 def test_figures_have_known_values():
