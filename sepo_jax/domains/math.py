@@ -61,6 +61,8 @@ class MathTeam:
         which fails the episode.
       checker, check_seconds: how answers are compared; see the module.
       error_rate, verifier_error_rate: how often scripted solvers and verifiers err.
+      workings: whether scripted solvers, and revisers who correct, write the workings of a problem
+        before its answer.
 
     Raises:
       ValueError: unknown options or numbers out of range.
@@ -86,6 +88,7 @@ class MathTeam:
         check_seconds: float = 3.0,
         error_rate: float = 0.3,
         verifier_error_rate: float = 0.1,
+        workings: bool = True,
     ):
         self.flow = check_option("workflow", workflow, WORKFLOWS)
         self.rules = Rules(
@@ -110,7 +113,7 @@ class MathTeam:
                 f"{check_seconds!r} one above 0"
             )
         self.malformed_penalty, self.error_rates = malformed_penalty, tuple(rates.values())
-        self.checker, self.check_seconds = checker, check_seconds
+        self.checker, self.check_seconds, self.workings = checker, check_seconds, workings
         imported("checker", checker, CHECKER)
 
     def workflow(self, task: Mapping[str, Any], seed: int) -> Workflow:
@@ -260,7 +263,8 @@ class MathTeam:
         }
         return {player: self.figures(tasks, records) for player, records in played.items()}
 
-    def _experts(self, task: Any, seed: int, workings: bool = False) -> Experts:
+    def _experts(self, task: Any, seed: int, rationale: bool = False) -> Experts:
+        workings = self.workings or rationale
         return Experts(task, seed, self.rules.solvers, *self.error_rates, workings)
 
     def expert_traces(
@@ -269,7 +273,7 @@ class MathTeam:
         """Decisions of scripted teams on training tasks: prompt and reply of every role.
 
         What the scripted members get wrong is shown to the others, and is no example itself. With
-        `rationale` solvers, and revisers who correct, write the workings before their answers.
+        `rationale` there are workings whatever the domain's option says.
         """
         check_integer("num_decisions", num_decisions, minimum=0)
         traces: list[tuple[list[Message], str]] = []
@@ -282,9 +286,9 @@ class MathTeam:
             if len(traces) >= num_decisions:
                 return traces[:num_decisions]
 
-    def _examples(self, task: Any, seed: int, workings: bool) -> list[tuple[list[Message], str]]:
+    def _examples(self, task: Any, seed: int, rationale: bool) -> list[tuple[list[Message], str]]:
         """What scripted members say rightly in an episode, each behind its prompt."""
-        experts, found = self._experts(task, seed, workings), []
+        experts, found = self._experts(task, seed, rationale), []
 
         def answer(kind: str, member: Member, messages: Sequence[Message]) -> str:
             reply = experts(kind, member, messages)

@@ -20,7 +20,10 @@ _VERIFY = (
     "<verify>approve, reject</verify>."
 )
 _SELECT = "Choose the best candidate answer. End with its number, such as <select>2</select>."
-_REVISE = "Give the team's answer, correct it where it is wrong. End with \\boxed{answer}."
+_REVISE = (
+    "Give the final answer to the problem. Correct the candidates where they are wrong. End with "
+    "\\boxed{answer}."
+)
 _ROUTE = (
     "Choose which of the solvers 1 to {count} work on the problem next, or stop. End with their "
     "numbers, such as <route>1, 2</route>, or <route>stop</route>."

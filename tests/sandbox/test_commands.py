@@ -10,7 +10,7 @@ import pytest
 from sandbox.confined import need_protection, sleeping
 from sandbox.pools import is_running, processes_of_workers, wait_for
 
-from sepo_jax.sandbox import commands
+from sepo_jax.sandbox import peers
 from sepo_jax.sandbox.command_process import LEFT_OUT, Kept
 from sepo_jax.sandbox.commands import CommandRunner, Finished
 from sepo_jax.sandbox.isolation import Limits
@@ -314,6 +314,6 @@ def test_where_no_process_can_be_had_the_error_says_what_to_do(place, monkeypatc
     def refuse(*arguments):
         raise PermissionError("Operation not permitted")
 
-    monkeypatch.setattr(commands, "spawn", refuse)
+    monkeypatch.setattr(peers, "spawn", refuse)
     with pytest.raises(SandboxError, match=r"Operation not permitted.*sandbox\.processes"):
         CommandRunner(place, LIMITS).run("true", place)
