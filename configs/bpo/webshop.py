@@ -25,7 +25,7 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
         # minutes to read codes off a page: few products, and the goals that it was trained on.
         options |= {"products": 200, "evaluated": "train"}
     config = shared.branching_config("webshop", argument, options)
-    shared.add_sft(config, argument, steps=220, batch_size=8, decisions=5)
+    shared.add_sft(config, argument, steps=300, batch_size=8, decisions=5)
     shared.add_rl(config, argument, steps=20, tasks=3, tasks_of_trees=4)
     config.rollout.capacity, config.rollout.row_length = 640, 640
     config.rollout.max_action_tokens = 24
