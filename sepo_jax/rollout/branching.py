@@ -141,7 +141,7 @@ def play_branching(
     requests: Sequence[EpisodeRequest],
     pool: Pool | EnvironmentFactory,
     options: EngineOptions = DEFAULT_OPTIONS,
-    branching: Branching | None = None,
+    branching: Branching | Sequence[Branching] | None = None,
     *,
     seed: int,
     step: int = 0,
@@ -157,29 +157,32 @@ def play_branching(
 
     Args:
       policy, params: the agent.
-      requests: prompts. Trunk t of a request has member `member * trees_per_prompt + t`, and forks
-        have members above those of all trunks; so nothing that is sampled depends on the order of
-        work.
+      requests: prompts. Trunk t of a request has member `member * trees_per_prompt + t`, by the
+        largest trees_per_prompt of all, and forks have members above those of all trunks; so
+        nothing that is sampled depends on the order of work.
       pool, options, seed, step, seats, progress: as of `play`.
-      branching: how trees grow; `Branching()` by default.
+      branching: how trees grow, of all requests or one of each, so that some may be played without
+        branch points beside others; `Branching()` by default.
 
     Returns:
       Rollout: each trunk, then its forks in order of their branch points. Its forest joins forks to
       their trunk; its statistics have the figures of `figures` beside those of `play`.
 
     Raises:
-      ValueError: as `play`; requests that go on from another episode; a trunk whose decisions do
-        not lie in one context.
+      ValueError: as `play`; requests that go on from another episode; another number of Branching
+        than of requests; a trunk whose decisions do not lie in one context.
       TooManyFailures: as `play`; environments that keep no snapshots fail all trunks.
     """
-    branching = Branching() if branching is None else branching
-    trunks = _trunks(check_requests(requests), branching)
+    grows = _of_each(Branching() if branching is None else branching, check_requests(requests))
+    trunks, grows = _trunks(requests, grows)
     stride = 1 + max((trunk.member for trunk in trunks), default=0)
+    of_trunk = {(t.group, t.member): each for t, each in zip(trunks, grows, strict=True)}
 
     def follow_ups(result: EpisodeResult) -> list[EpisodeRequest]:
-        if result.failure is not None or result.request.past is not None:
+        request = result.request
+        if result.failure is not None or request.past is not None:
             return []
-        return _forks(result, branching, seed, step, stride)
+        return _forks(result, of_trunk[request.group, request.member], seed, step, stride)
 
     rollout = play(
         policy,
@@ -190,29 +193,46 @@ def play_branching(
         seed=seed,
         step=step,
         seats=seats,
-        follow_ups=follow_ups if branching.forks else None,
+        follow_ups=follow_ups if any(each.forks for each in grows) else None,
         progress=progress,
     )
     if not rollout.results:
         return rollout
-    found = figures(rollout.results, branching)
+    found = figures(rollout.results, grows)
     computed = rollout.statistics["prefilled_tokens"] + rollout.statistics["sampled_tokens"]
     found["computed_tokens_per_leaf"] = computed / max(found["leaves"], 1)
     return replace(rollout, statistics=rollout.statistics | found)
 
 
-def _trunks(requests: Sequence[EpisodeRequest], branching: Branching) -> list[EpisodeRequest]:
-    trees, trunks = branching.trees_per_prompt, []
-    for request in requests:
+def _of_each(branching: Branching | Sequence[Branching], prompts: Sequence) -> list[Branching]:
+    """How the tree of each prompt grows."""
+    if isinstance(branching, Branching):
+        return [branching] * len(prompts)
+    if len(branching) != len(prompts):
+        raise ValueError(
+            f"{len(branching)} Branching for {len(prompts)} requests; give one for each, or a "
+            "single one for all"
+        )
+    return list(branching)
+
+
+def _trunks(
+    requests: Sequence[EpisodeRequest], grows: Sequence[Branching]
+) -> tuple[list[EpisodeRequest], list[Branching]]:
+    """The trunks of all requests, and how the tree of each grows."""
+    trees = max((each.trees_per_prompt for each in grows), default=1)
+    trunks, of_trunk = [], []
+    for request, each in zip(requests, grows, strict=True):
         if request.past is not None:
             raise ValueError(
                 f"the request of group {request.group}, member {request.member} goes on from "
                 "another episode; trunks begin anew: leave its past out"
             )
-        for tree in range(trees):
+        for tree in range(each.trees_per_prompt):
             member = request.member * trees + tree
-            trunks.append(replace(request, member=member, keep_snapshots=branching.forks > 0))
-    return trunks
+            trunks.append(replace(request, member=member, keep_snapshots=each.forks > 0))
+            of_trunk.append(each)
+    return trunks, of_trunk
 
 
 def _forks(
@@ -220,7 +240,7 @@ def _forks(
 ) -> list[EpisodeRequest]:
     """The forks of a trunk, in order of their branch points."""
     actions, request = result.actions, result.request
-    if not actions:
+    if not (actions and branching.forks):
         return []
     fresh = [action.turn for action in actions if action.context != actions[0].context]
     if fresh:
@@ -269,8 +289,11 @@ class Tree:
     points: tuple[BranchPoint, ...]
 
 
-def trees(results: Sequence[EpisodeResult], entropy_of: str = "first_token") -> list[Tree]:
-    """The trees of a branching rollout, in the order of their trunks."""
+def trees(
+    results: Sequence[EpisodeResult], entropy_of: str | Sequence[str] = "first_token"
+) -> list[Tree]:
+    """The trees of a branching rollout, in the order of their trunks; `entropy_of` is of all their
+    branch points, or one of each trunk's."""
     trunk_of: dict[Action, int] = {}
     forks: dict[int, dict[int, list[int]]] = {}
     for index, result in enumerate(results):
@@ -282,8 +305,9 @@ def trees(results: Sequence[EpisodeResult], entropy_of: str = "first_token") -> 
             trunk = trunk_of[past.asked[0]]
             forks[trunk].setdefault(past.turn, []).append(index)
     found = []
-    for trunk, by_turn in forks.items():
-        entropy = decision_entropy(results[trunk].actions, entropy_of)
+    for number, (trunk, by_turn) in enumerate(forks.items()):
+        kind = entropy_of if isinstance(entropy_of, str) else entropy_of[number]
+        entropy = decision_entropy(results[trunk].actions, kind)
         of_turn = dict(zip((a.turn for a in results[trunk].actions), entropy, strict=True))
         points = [
             BranchPoint(turn, float(of_turn[turn]), tuple(by_turn[turn]))
@@ -311,8 +335,14 @@ def leaf_weights(results: Sequence[EpisodeResult]) -> np.ndarray:
     return weights
 
 
-def figures(results: Sequence[EpisodeResult], branching: Branching) -> dict[str, float]:
+def figures(
+    results: Sequence[EpisodeResult], branching: Branching | Sequence[Branching]
+) -> dict[str, float]:
     """Figures of a branching rollout.
+
+    Args:
+      results: of all its episodes.
+      branching: how trees grow, of all trunks or one of each.
 
     Returns:
       leaves: episodes that did not fail. missing_leaves: what the budget has beyond them, which are
@@ -321,19 +351,24 @@ def figures(results: Sequence[EpisodeResult], branching: Branching) -> dict[str,
       mean over them, and decision_entropy: over all decisions of trunks, nats.
     """
     leaves = sum(result.failure is None for result in results)
-    grown = trees(results, branching.entropy_of)
-    whole = [tree for tree in grown if results[tree.trunk].failure is None]
-    points = [point for tree in whole for point in tree.points]
-    wanted = branching.branch_points if branching.forks else 0
+    grows = _of_each(branching, [each for each in results if each.request.past is None])
+    grown = trees(results, [each.entropy_of for each in grows])
+    whole = [
+        (tree, each)
+        for tree, each in zip(grown, grows, strict=True)
+        if results[tree.trunk].failure is None
+    ]
+    points = [point for tree, _ in whole for point in tree.points]
+    short = [len(tree.points) < each.branch_points for tree, each in whole if each.forks]
     found = {
         "leaves": leaves,
-        "missing_leaves": len(grown) * (1 + branching.forks) - leaves,
+        "missing_leaves": sum(1 + each.forks for each in grows) - leaves,
         "branch_points": len(points),
-        "short_trees": sum(len(tree.points) < wanted for tree in whole),
+        "short_trees": sum(short),
     }
     if points:
         decided = [
-            decision_entropy(results[tree.trunk].actions, branching.entropy_of) for tree in whole
+            decision_entropy(results[tree.trunk].actions, each.entropy_of) for tree, each in whole
         ]
         found["branch_entropy"] = float(np.mean([point.entropy for point in points]))
         found["decision_entropy"] = float(np.concatenate(decided).mean())

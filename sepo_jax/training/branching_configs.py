@@ -16,7 +16,7 @@ from .game_configs import new_config, parse_options, use_adapters, variant
 
 COMPARED = {"algorithm=bpo": "BPO", "algorithm=grpo": "GRPO", "algorithm=rloo": "RLOO"}
 # Algorithms that compare within trees; the others play as many independent episodes.
-_OF_TREES = ("parent", "root_then_tree", "root_plus_tree")
+OF_TREES = ("parent", "root_then_tree", "root_plus_tree")
 BRANCH_POINTS, CONTINUATIONS, TREES = 2, 4, 2
 
 
@@ -104,7 +104,7 @@ def add_rl(
     rl.steps, rl.tasks_per_step = steps, tasks
     rl.rollouts_per_task = TREES * (1 + BRANCH_POINTS * (CONTINUATIONS - 1))
     rl.continuations, rl.branch_spacing = CONTINUATIONS, 16
-    if row.compare in _OF_TREES:
+    if row.compare in OF_TREES:
         rl.branch_points, rl.tasks_per_step = BRANCH_POINTS, tasks_of_trees
         rl.branch_selector = chosen["selector"] or "entropy"
     rl.learning_rate, rl.final_learning_rate = learning_rate, learning_rate / 10

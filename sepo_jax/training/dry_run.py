@@ -32,6 +32,7 @@ from .chips import Chip, chip_of
 from .dry_run_report import Report, Row
 from .dry_run_sizes import Sizes, default_sizes
 from .hlo import read_work
+from .loop import configured_algorithm
 from .parallel import MESH_AXES, Parallel, state_shardings
 from .settings import PolicySettings, Settings
 from .setup import model_config
@@ -58,6 +59,7 @@ def dry_run(
     *,
     goal: Any = None,
     chip: Chip | None = None,
+    generation: bool = True,
 ) -> Report:
     """Compiles update, scoring and generation for `devices`; see the module.
 
@@ -67,6 +69,7 @@ def dry_run(
       sizes: of the data; `default_sizes` when None.
       goal: an own Algorithm or loss in place of the config's algorithm.
       chip: what a device can do; looked up when None.
+      generation: whether generation is compiled, and not update and scoring alone.
 
     Returns:
       Report: a row for each function. A function that the compiler refuses for want of memory is a
@@ -82,14 +85,14 @@ def dry_run(
         lambda key: begin_stage(policy.config, policy.init(key), key), jax.random.key(0)
     )
     if goal is None:
-        overrides = settings.algorithm.overrides
-        name = settings.algorithm.name if settings.sepo.steps else "sft"
-        goal = get_algorithm(name, **(overrides if settings.sepo.steps else {}))
+        reinforces = settings.sepo.steps or settings.rl.steps
+        goal = configured_algorithm(settings) if reinforces else get_algorithm("sft")
     compiler = _Compiler(settings, parallel, policy, params, sizes, goal)
     rows = [compiler.update()]
     rows += compiler.scoring()
-    rows += compiler.generation(spread=False)
-    if parallel.kind == "mesh" and parallel.mesh.size > parallel.mesh.shape["data"]:
+    if generation:
+        rows += compiler.generation(spread=False)
+    if generation and parallel.kind == "mesh" and parallel.mesh.size > parallel.mesh.shape["data"]:
         rows += compiler.generation(spread=True)
     return Report(
         rows=tuple(rows),
@@ -112,7 +115,8 @@ class _Compiler:
         self.settings, self.parallel, self.policy = settings, parallel, policy
         self.params, self.sizes, self.goal = params, sizes, goal
         self.compile_row = partial(compile_row, tpu=parallel.devices[0].platform == "tpu")
-        numbers = settings.sepo if settings.sepo.steps else settings.sft
+        stages = (settings.sepo, settings.rl, settings.sft)
+        numbers = next((each for each in stages if each.steps), settings.sft)
         self.optimizer = make_optimizer(
             settings.optimizer,
             numbers.learning_rate,

@@ -46,11 +46,26 @@ def default_sizes(
 ) -> Sizes:
     """Sizes of a step by the config, where not given.
 
-    One row for each group: a prompt and its `rollouts_per_group` replies of `max_action_tokens`;
-    with `sepo.steps = 0`, one row for each decision of a supervised batch.
+    One row for each group: a prompt and its `rollouts_per_group` replies of `max_action_tokens`. In
+    a stage on tasks the most there can be: episodes as long as a slot has room for, as many in a
+    row as fit, none of which has anything in common with another; half of a row's tokens are
+    replies of `max_action_tokens`, each behind something given. With supervised steps alone, one
+    row for each example of a batch.
     """
     rollout, replies = settings.rollout, 1
     groups = settings.sft.batch_size
+    length = rollout.row_length if row_length is None else row_length
+    if settings.rl.steps and not settings.sepo.steps:
+        episodes = settings.rl.tasks_per_step * settings.rl.rollouts_per_task
+        most = max(length // 2, min(rollout.max_action_tokens, length - 1))
+        turns = -(-most // rollout.max_action_tokens)
+        return Sizes(
+            rows=-(-episodes // max(length // rollout.capacity, 1)) if rows is None else rows,
+            row_length=length,
+            actions=most if actions is None else actions,
+            segments=2 * turns + 1,
+            capacity=rollout.capacity,
+        )
     if settings.sepo.steps:
         domain = make_domain(settings.domain)
         credited = settings.sepo.credit == "credited"
@@ -62,12 +77,11 @@ def default_sizes(
         )
         groups = opponents * settings.sepo.groups_per_opponent
         replies = settings.sepo.rollouts_per_group
-    row_length = rollout.row_length if row_length is None else row_length
     if actions is None:
-        actions = min(replies * rollout.max_action_tokens, max(row_length - 1, 1))
+        actions = min(replies * rollout.max_action_tokens, max(length - 1, 1))
     return Sizes(
         rows=groups if rows is None else rows,
-        row_length=row_length,
+        row_length=length,
         actions=actions,
         segments=replies + 1,
         capacity=rollout.capacity,

@@ -21,7 +21,7 @@ from ..sandbox.protocol import Pool, TooManyFailures
 from .run_directory import without_nonfinite
 from .sepo_stage import training_sampling
 from .settings import Settings
-from .setup import branching_of, engine_options, policies_of_seats
+from .setup import branching_of_step, engine_options, policies_of_seats
 from .stages import StepData
 
 _SAMPLES = 4  # episodes that a step writes out
@@ -31,10 +31,10 @@ class RewardStage:
     """Reinforcement learning on tasks: play each several times, compare the rewards, update.
 
     A step draws `rl.tasks_per_step` tasks and plays each `rl.rollouts_per_task` times; the episodes
-    of a task are one group. With `rl.branch_points` they are the leaves of trees. Numbers that
-    episodes record are logged as their means, in which the leaves of a tree weigh as much as states
-    are visited (`leaf_weights`), and steps of evaluation keep the trees of one prompt
-    (`evaluation.tree_record`).
+    of a task are one group. With `rl.branch_points` they are the leaves of trees, but for the tasks
+    of `rl.root_share`. Numbers that episodes record are logged as their means, in which the leaves
+    of a tree weigh as much as states are visited (`leaf_weights`), and steps of evaluation keep the
+    trees of one prompt (`evaluation.tree_record`).
     """
 
     name = "rl"
@@ -57,7 +57,7 @@ class RewardStage:
         self.environments = environments or domain_environments(domain)
         self.progress = progress
         self.options = engine_options(settings, training_sampling(settings))
-        self.branching = branching_of(settings.rl)
+        self.branching = branching_of_step(settings.rl)
 
     def evaluate(self, params: chex.ArrayTree) -> dict[str, float]:
         """Nothing beside what the judge measures."""
@@ -109,14 +109,14 @@ class RewardStage:
             **mean_of_records([result.record for result in played], weights),
         }
         metrics |= team_metrics(played)
-        timings = {}
-        if self.branching.forks:
+        timings, branches = {}, any(each.forks for each in self.branching)
+        if branches:
             metrics |= self._tree_figures(rollout.statistics, forest)
             timings = {"snapshots": round(rollout.statistics["snapshot_seconds"], 6)}
         stride = max(len(played) // _SAMPLES, 1)
         samples = [sample_record(self.name, step + 1, result) for result in played[::stride]]
         waited = rollout.statistics["blocked_seconds"]
-        tree = self._tree(rollout.results, forest) if self.branching.forks else None
+        tree = self._tree(rollout.results, forest) if branches else None
         return StepData(forest, metrics, samples, waited, timings, tree)
 
     def _tree(self, results: Sequence[EpisodeResult], forest: Forest) -> Callable[..., dict]:
@@ -135,7 +135,7 @@ class RewardStage:
             without,
             forest,
             decode=tokenizer.decode if tokenizer is not None else None,
-            entropy_of=self.branching.entropy_of,
+            entropy_of=self.settings.rl.branch_entropy,
         )
 
     @staticmethod

@@ -142,6 +142,12 @@ class RewardSettings:
     branch points, the episodes of a task are the leaves of trees (`rollout.branching`): a tree has
     1 + branch_points (continuations - 1) of them, and there are as many trees as make up
     `rollouts_per_task`. Without, they are independent.
+
+    The first tasks of a step, a share `root_share` of them, have independent episodes all the same.
+    With one tree of each other task and algorithm "bpo", that is the root RLOO mix: whole rollouts
+    are compared at the root, continuations at their branch points, and what lies above the first
+    branch point of a tree has no advantage (with the override count_no_spread=False no part in any
+    denominator either). A task weighs the same however it is played.
     """
 
     steps: int = 0
@@ -156,6 +162,7 @@ class RewardSettings:
     branch_spacing: int = 64  # tokens of the context between two branch points
     branch_entropy: str = "first_token"  # of an action, or the "mean" over its tokens
     branch_threshold: float = 1.0  # nats, of selector "threshold"
+    root_share: float = 0.0  # share of a step's tasks that are played without branch points
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,6 +350,8 @@ def _check_ranges(settings: Settings) -> Settings:
 def _check_branching(rl: RewardSettings) -> None:
     check_option("rl.branch_selector", rl.branch_selector, SELECTORS)
     check_option("rl.branch_entropy", rl.branch_entropy, ENTROPIES)
+    if rl.root_share > 1:
+        raise ValueError(f"config.rl.root_share must lie between 0 and 1, got {rl.root_share}")
     leaves = 1 + rl.branch_points * (rl.continuations - 1)
     if rl.rollouts_per_task % leaves:
         raise ValueError(

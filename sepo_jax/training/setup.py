@@ -204,6 +204,15 @@ def branching_of(rl: RewardSettings) -> Branching:
     return dataclasses.replace(tree, trees_per_prompt=rl.rollouts_per_task // tree.leaves)
 
 
+def branching_of_step(rl: RewardSettings) -> list[Branching]:
+    """`branching_of` for each task of a step; the first ones, a share `rl.root_share` of them to
+    the nearest number, have as many independent episodes instead."""
+    trees = branching_of(rl)
+    whole = dataclasses.replace(trees, branch_points=0, trees_per_prompt=rl.rollouts_per_task)
+    first = round(rl.root_share * rl.tasks_per_step)
+    return [whole] * first + [trees] * (rl.tasks_per_step - first)
+
+
 def make_policy(settings: Settings, domain: Any) -> tuple[Policy, chex.ArrayTree]:
     """The policy of a config and its parameters before training, without an adapter.
 

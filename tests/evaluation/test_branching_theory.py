@@ -304,6 +304,11 @@ def test_half_root_comparison_and_half_local_comparison(name):
     parts = independent("rloo", name, 2).variance, estimated("none", name, 1).variance
     assert mix.variance == pytest.approx(sum(parts) / 4)
     assert mix.leaves == independent("rloo", name, 2).leaves + estimated("none", name, 1).leaves
+    # Tree credit makes both halves: of whole rollouts the one, of a single tree the other.
+    for made, row, trees in ((independent, "rloo", 2), (estimated, "none", 1)):
+        found, same = made("tree", name, trees), made(row, name, trees)
+        np.testing.assert_allclose(found.covariance, same.covariance, atol=1e-5)
+        np.testing.assert_allclose(found.mean, same.mean, atol=1e-6)
 
 
 def test_a_mean_over_tokens_is_unbiased_where_all_episodes_are_equally_long():

@@ -14,14 +14,25 @@ from sandbox.elsewhere import become_nobody, scratch_directory
 from sandbox.toys_files import WORDS, Notes
 from team_workflows import Fixed, Routed
 
-from sepo_jax.domains import Kuhn, TablePolicy
+from sepo_jax.domains import (
+    ItemNegotiation,
+    IteratedPrisonersDilemma,
+    Kuhn,
+    RepeatedAuction,
+    SplitBargaining,
+    TablePolicy,
+)
 from sepo_jax.domains.alfworld import AlfWorld
 from sepo_jax.domains.alfworld_games import TASK_TYPES
+from sepo_jax.domains.corridor import Corridor
+from sepo_jax.domains.joint import JointDomain
 from sepo_jax.domains.kuhn_players import opponent_tables
+from sepo_jax.domains.matrix_game import anonymous, reply
+from sepo_jax.domains.matrix_rules import MatrixRules
 from sepo_jax.domains.search import SearchTeam
 from sepo_jax.domains.webshop import WebShop
 from sepo_jax.sandbox.base import BaseEnvironment
-from sepo_jax.sandbox.environments import domain_environments, replayed
+from sepo_jax.sandbox.environments import domain_environments, replayed, task_environments
 from sepo_jax.sandbox.protocol import Prompt, SnapshotRefused, Turn
 
 
@@ -106,14 +117,23 @@ def command(stream: random.Random, prompt: Prompt) -> str:
     return f"{verb} {stream.choice(['a', 'b', 'deep/c', '../d'])} {stream.choice(WORDS)}"
 
 
+def strategies(stream: random.Random, prompt: Prompt) -> str:
+    """Mixed strategies of a game of two rows and two columns, or words."""
+    first = [stream.randrange(11) / 10 for _ in range(2)]
+    answer = reply(*([share, 1 - share] for share in first))
+    return stream.choice([answer, answer, "I cannot say."])
+
+
 @dataclass(frozen=True)
 class Case:
-    """An environment, tasks for it, how a random player answers, and whether it is slow."""
+    """An environment, tasks for it, how a random player answers, whether it is slow, and whether
+    its tasks leave something to the seed."""
 
     factory: Callable[[Any], Any]
     tasks: tuple[Any, ...]
     choose: Callable[[random.Random, Prompt], str]
     slow: bool = False
+    seeded: bool = True
 
     def answer(self, stream: random.Random, turn: Turn) -> Mapping[int, str]:
         """A reply of every seat that the turn asks."""
@@ -125,6 +145,19 @@ KUHN_TASKS = ({"opponent": "NashApprox"}, {"opponent": LOOSE, "seat": 1, "deal":
 NOTES_TASKS = ({"data": None, "name": "b", "steps": 12},)
 SEARCH = SearchTeam(people=30, results=2)
 MATCH = domain_environments(Kuhn(hands=6))
+# All games of SEPO; each alone is tested with `domains.every_domain`.
+GAMES = (
+    Kuhn(hands=6),
+    IteratedPrisonersDilemma(),
+    RepeatedAuction(),
+    SplitBargaining(),
+    ItemNegotiation(),
+)
+GAME_TASKS = tuple(
+    {"game": game.name, "opponent": next(iter(game.pools["train"]))} for game in GAMES[:3]
+)
+CORRIDOR = Corridor(early=2, keys=3, prefix_share=0.5, luck_share=0.3)
+MATRIX_TASKS = ({"arm": "dense/2", "game": anonymous([[0.3, -0.9], [-0.2, 0.8]]).record()},)
 
 CASES = {
     "kuhn match": Case(MATCH, KUHN_TASKS, legal_or_not),
@@ -143,14 +176,19 @@ CASES = {
     "webshop": Case(
         domain_environments(WebShop(products=100)), ({"split": "train"},), legal_or_not
     ),
+    "joint games": Case(domain_environments(JointDomain(GAMES)), GAME_TASKS, legal_or_not),
+    "corridor": Case(
+        domain_environments(CORRIDOR), tuple(CORRIDOR.training_tasks(20, 0)), legal_or_not
+    ),
+    "matrix game": Case(task_environments(MatrixRules()), MATRIX_TASKS, strategies, seeded=False),
     "repository": Case(
         repositories.environments, ({"repository": "cart"},), repositories.random_reply, slow=True
     ),
 }
 if installed("alfworld"):
-    GAMES = tuple({"split": "train", "task_type": each} for each in TASK_TYPES[2:])
+    ROOMS = tuple({"split": "train", "task_type": each} for each in TASK_TYPES[2:])
     HOUSE = domain_environments(AlfWorld(max_turns=14))
-    CASES["alfworld"] = Case(HOUSE, GAMES, legal_or_not)
+    CASES["alfworld"] = Case(HOUSE, ROOMS, legal_or_not)
 
 
 def prefix(name: str, environment, seed: int) -> Turn:
@@ -257,3 +295,16 @@ def many_resets(data: str, count: int) -> list[dict]:
         records.append(environment.step({0: f"write b {word}"}).record)
     shutil.rmtree(scratch)
     return records
+
+
+def many_visits(data: str, count: int) -> list[str]:
+    """JSON of the turns of so many visits to a shop of shared files, by an ordinary user."""
+    WebShop(products=100).shop.search("lamp")  # imports what may be closed to others
+    become_nobody()
+    environment = domain_environments(WebShop(data=data))(Path())
+    task = {"split": "train", "goal": 0}
+    visits = []
+    for _ in range(count):
+        turn = environment.reset(task, 3)
+        visits.append("".join(play_on("webshop", environment, turn, 1)))
+    return visits

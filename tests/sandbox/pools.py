@@ -117,6 +117,17 @@ def processes_of_workers(parent):
     return found
 
 
+def processes_named(token):
+    """Ids of all running processes with a text among their arguments, whoever their parent is."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if token.encode() in (entry / "cmdline").read_bytes():
+                    found.add(int(entry.name))
+    return {pid for pid in found if is_running(pid)}
+
+
 def is_running(pid):
     """Whether a process exists and is no zombie."""
     try:

@@ -150,7 +150,7 @@ def test_before_a_reset_there_is_nothing_to_step_or_keep(name, tmp_path):
         environment.snapshot()
 
 
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.seeded])
 def test_equal_states_have_equal_contents_and_different_ones_do_not(name, tmp_path):
     contents = {}
     for place in ("one", "two"):

@@ -3,12 +3,19 @@
 import os
 import pickle
 import signal
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from sandbox.elsewhere import result, start
-from sandbox.pools import Client, is_running, processes_of_workers, wait_for
+from sandbox.pools import (
+    Client,
+    is_running,
+    processes_named,
+    processes_of_workers,
+    wait_for,
+)
 from sandbox.repositories import OWN, RULES, environments, oracle, play
 
 from sepo_jax.domains.repository import RepairRules, edit_reply, oracle_conversation
@@ -231,6 +238,12 @@ def test_files_that_cannot_be_packed_are_not_judged(environment):
     assert "pipe" in last.record["failed"]["fail_to_pass"][OWN["fail_to_pass"][0]]
 
 
+def watch(token, seen, over):
+    """Collects the processes that have a text among their arguments until it is over."""
+    while not over.wait(0.02):
+        seen |= processes_named(token)
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -246,7 +259,14 @@ def test_scored_code_that_never_ends_is_killed_with_its_children(code, tmp_path)
     environment.reset(OWN, 0)
     (environment.directory / "helper.py").write_text(code.replace("TOKEN", repr(token)))
     began, before = time.monotonic(), processes_of_workers(os.getpid())
+    seen, over = set(), threading.Event()
+    watching = threading.Thread(target=watch, args=(token, seen, over))
+    watching.start()
     last = environment.step({0: "submit"})
+    over.set()
+    watching.join()
+    # Children with sessions of their own did run, if the code starts any; none is left.
+    assert bool(seen) == ("TOKEN" in code) and not processes_named(token)
     assert last.done and last.rewards == {0: 0.0} and time.monotonic() - began < 30
     assert sorted(path.name for path in tmp_path.iterdir()) == ["temporary", "workspace"]
     left = processes_of_workers(os.getpid()) - before

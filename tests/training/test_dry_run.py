@@ -244,6 +244,10 @@ def test_sizes_of_a_config(small_config):
     assert default_sizes(settings, rows=5, row_length=32, actions=7).rows == 5
     supervised = read_settings({**small_config, "sepo": {"steps": 0}})
     assert default_sizes(supervised).rows == 8
+    tasks = {**small_config, "sepo": {"steps": 0}, "rl": {"steps": 1, "tasks_per_step": 5}}
+    # Eight episodes of each task, one a row of 256; 128 tokens of replies of four.
+    assert default_sizes(read_settings(tasks)) == Sizes(40, 256, 128, 65, 256)
+    assert default_sizes(read_settings(tasks), row_length=512).rows == 20
     with pytest.raises(ValueError, match="no room for 32 action tokens"):
         default_sizes(settings, row_length=32, actions=32)
     with pytest.raises(ValueError, match="rows must be at least 1, got 0"):

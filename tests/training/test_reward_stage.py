@@ -62,7 +62,7 @@ def test_a_step_is_a_function_of_seed_and_step(small_config):
     assert requests == RewardStage(settings, policy, Parity()).requests(1)
     assert requests != stage.requests(2)
     assert [r.group for r in requests] == [0, 1, 2]
-    assert stage.branching.trees_per_prompt == 4 and stage.branching.forks == 0
+    assert [(each.trees_per_prompt, each.forks) for each in stage.branching] == [(4, 0)] * 3
 
 
 def test_the_forest_holds_what_was_paid(small_config):
@@ -122,7 +122,7 @@ def test_a_step_with_branch_points_plays_trees(small_config):
     settings = read_settings(walks_config(small_config))
     policy, params = make_policy(settings, Walks())
     stage = RewardStage(settings, policy, Walks())
-    assert stage.branching == Branching(2, 3, spacing=0, trees_per_prompt=2)
+    assert stage.branching == [Branching(2, 3, spacing=0, trees_per_prompt=2)] * 3
     data = stage.data(0, params)
     forest, metrics = data.forest, data.metrics
     assert len(forest.leaves()) == metrics["trees/leaves"] == 3 * 10
@@ -277,3 +277,23 @@ def test_a_domain_that_lacks_parts_is_refused(small_config):
         ValueError, match=r"Incomplete is no domain: it lacks .*environments or.*Task"
     ):
         make_domain(read_settings(config).domain)
+
+
+@pytest.mark.parametrize(("share", "whole"), [(0.0, 0), (0.3, 1), (0.5, 2), (1.0, 3)])
+def test_a_share_of_the_tasks_is_played_without_branch_points(small_config, share, whole):
+    settings = read_settings(walks_config(small_config, rollouts_per_task=5, root_share=share))
+    policy, params = make_policy(settings, Walks())
+    stage = RewardStage(settings, policy, Walks())
+    forks = [each.forks for each in stage.branching]
+    assert forks == [0] * whole + [4] * (3 - whole)
+    data = stage.data(0, params)
+    forest = data.forest
+    assert len(forest.leaves()) == 3 * 5  # as many episodes of a task either way
+    begins = forest.is_action & ~forest.is_action[forest.parent]  # actions after what was given
+    first = [np.sum(begins & (forest.group == g) & (forest.turn == 0)) for g in range(3)]
+    assert first[:whole] == [5] * whole
+    if whole < 3:
+        assert data.metrics["trees/leaves"] == 15 and data.metrics["trees/missing_leaves"] == 0
+        assert data.metrics["trees/branch_points"] == 2 * (3 - whole)
+    else:
+        assert not any(name.startswith("trees/") for name in data.metrics)
