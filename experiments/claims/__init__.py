@@ -9,8 +9,10 @@ A family, the part of a name before the slash, is a module here with its own `CL
 
 from .base import NOTES, Claim, Family, Measured, Panel
 from .bench import Bench
+from .bpo import CLAIMS as BPO_CLAIMS
 from .matrix import CLAIMS as MATRIX_CLAIMS
 from .matrix_runs import MatrixRuns
+from .runs import Runs
 from .sepo import CLAIMS as SEPO_CLAIMS
 
 FAMILIES = {
@@ -28,6 +30,16 @@ FAMILIES = {
         "games; extremes of what was enumerated have none.",
         MatrixRuns,
         MATRIX_CLAIMS,
+    ),
+    "bpo": Family(
+        "Claims of BPO (arXiv 2607.14171) in processes that can be enumerated, in the corridor and "
+        "in its sandboxes.",
+        "What is enumerated has no interval. Others are 95%: of noise, Student's t over the seeds; "
+        "of ratios of variances, of the jackknife over batches; of medians, between order "
+        "statistics. Noise: variance of a gradient that is scaled to go as far along the exact one "
+        "as that does, over its squared norm.",
+        Runs,
+        BPO_CLAIMS,
     ),
 }
 CLAIMS: dict[str, Claim] = {

@@ -150,7 +150,8 @@ def penalty_forests(
 
 
 @partial(jax.jit, static_argnums=0)
-def _gradient(objective: Objective, params: chex.ArrayTree, batch: Any) -> chex.Array:
+def flat_gradient(objective: Objective, params: chex.ArrayTree, batch: Any) -> chex.Array:
+    """Gradient of the loss of a batch by all parameters, one vector."""
     return ravel_pytree(jax.grad(lambda values: objective(values, batch)[0])(params))[0]
 
 
@@ -166,7 +167,7 @@ def sampled_gradients(bench: Bench, seed: int, batches: int) -> dict[str, list[n
         for step in tqdm(range(batches), desc=f"{arm}, seed {seed}", disable=not bench.progress):
             for label, forest in penalty_forests(settings, policy, params, step):
                 batch = jax.tree.map(lambda leaf: leaf[0, 0], maker.make(forest, params)[0])
-                found[label].append(np.asarray(_gradient(objective, params, batch)))
+                found[label].append(np.asarray(flat_gradient(objective, params, batch)))
     return found
 
 

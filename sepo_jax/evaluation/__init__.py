@@ -8,7 +8,8 @@
 - `matrix_tasks`: the games of the matrix benchmark, `matrix_benchmark` the scores of answers to
   them, `matrix_report` both for a whole policy or for a model behind an `endpoint`.
 - `branching_trees`: groups of trees of rollouts in a tabular decision process, all or sampled;
-  `branching_theory` what every estimator makes of them, against the exact gradient.
+  `branching_theory` what every estimator makes of them, against the exact gradient;
+  `branching_examples` processes that are small enough to enumerate.
 - `statistics`: means with normal and bootstrap intervals.
 - `nash_family`: the equilibria of Kuhn poker, and a table's distance from them.
 - `report`: report.html of a run directory; `run_data` is the directory's layout.

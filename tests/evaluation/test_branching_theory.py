@@ -12,8 +12,8 @@ import itertools
 import numpy as np
 import pytest
 
-from sepo_jax.domains.corridor import Corridor
-from sepo_jax.domains.decision_process import exact, process_of_paths
+from sepo_jax.domains.decision_process import OVER, exact, process_of_paths
+from sepo_jax.evaluation.branching_examples import EXAMPLES, start_observations
 from sepo_jax.evaluation.branching_theory import (
     ESTIMATORS,
     Moments,
@@ -37,29 +37,6 @@ from sepo_jax.evaluation.branching_trees import (
 pytestmark = pytest.mark.usefixtures("compile_fast")
 
 
-def two_steps():
-    """R = a1 + a2, both 1 with p = 1/4: the true gradient at the first logit is 3/16."""
-    process = process_of_paths({(a, b): a + b for a in (0, 1) for b in (0, 1)})
-    return process, np.tile([0.75, 0.25], (3, 1))
-
-
-def stops():
-    """Episodes of one, two or three decisions."""
-    process = process_of_paths({(0,): 1.0, (1, 0): 4.0, (1, 1, 0): -2.0, (1, 1, 1): 3.0})
-    return process, np.array([[0.5, 0.5], [0.25, 0.75], [0.75, 0.25]])
-
-
-def corridor():
-    """A door, two forks and luck, with weights 1/2, 1/8 and 1/4."""
-    domain = Corridor(length=3, prefix_share=8 / 11, luck_share=2 / 11)
-    # Weights go as 2 sqrt(8/11), sqrt(2 * 1/11) and 2 sqrt(2/11): as 4, 1 and 2.
-    np.testing.assert_allclose(domain.weights, [0.5, 0.125, 0.25], atol=1e-15)
-    process = domain.process({"doors": ["BLUE"], "signs": ["LEFT", "RIGHT"]})
-    first = np.random.default_rng(0).choice([0.25, 0.5, 0.75], len(process.legal))
-    return process, np.stack([first, 1 - first], axis=1)
-
-
-PROCESSES = {"two_steps": two_steps(), "stops": stops(), "corridor": corridor()}
 SELECT = {
     "first": at_depths(0),
     "second": at_depths(1),
@@ -69,33 +46,32 @@ SELECT = {
 
 @functools.cache
 def enumerated(name, trees, continuations=2, select="second"):
-    process, policy = PROCESSES[name]
+    process, policy = EXAMPLES[name]
     return enumerate_groups(process, policy, Design(trees, continuations, SELECT[select]))
 
 
 @functools.cache
 def estimated(estimator, name, trees, continuations=2, select="second"):
     """Moments of an estimator; a row of `ESTIMATORS` by name or itself."""
-    process, policy = PROCESSES[name]
+    process, policy = EXAMPLES[name]
     groups = enumerated(name, trees, continuations, select)
     return moments(groups, gradients(ESTIMATORS.get(estimator, estimator), process, policy, groups))
 
 
 @functools.cache
 def independent(estimator, name, samples):
-    process, policy = PROCESSES[name]
+    process, policy = EXAMPLES[name]
     groups = enumerate_groups(process, policy, Design(samples))
     return moments(groups, gradients(ESTIMATORS[estimator], process, policy, groups))
 
 
 def truth(name):
-    return exact(*PROCESSES[name])
+    return exact(*EXAMPLES[name])
 
 
 def trunk(name):
     """Observations that come before the fork at the second decision: those of the start."""
-    process, _ = PROCESSES[name]
-    return np.unique(process.observation[process.start > 0])
+    return start_observations(EXAMPLES[name][0])
 
 
 def plain_tree(process, policy, group):
@@ -137,7 +113,7 @@ def plain_tree(process, policy, group):
 @pytest.mark.parametrize(
     ("name", "select"),
     [
-        *itertools.product(PROCESSES, ("second", "certain")),
+        *itertools.product(EXAMPLES, ("second", "certain")),
         ("two_steps", "first"),
         ("stops", "first"),
     ],
@@ -149,7 +125,7 @@ def test_tree_credit_is_the_whole_gradient_to_rounding(name, select):
 
 @pytest.mark.parametrize(("name", "trees"), [("two_steps", 3), ("stops", 2)])
 def test_with_three_continuations_the_formula_is_exact_and_float32_follows_it(name, trees):
-    process, policy = PROCESSES[name]
+    process, policy = EXAMPLES[name]
     groups = enumerated(name, trees, 3)
     plain = np.array([plain_tree(process, policy, group) for group in groups])
     np.testing.assert_allclose(moments(groups, plain).mean, truth(name).gradient, atol=1e-12)
@@ -167,7 +143,18 @@ def test_the_counterexample():
         np.testing.assert_allclose(mean[1:, 1], [9 / 64, 3 / 64], atol=1e-12)
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+def test_the_short_corridor_has_weights_that_are_binary_fractions():
+    # Weights go as 2 sqrt(8/11), sqrt(2 * 1/11) and 2 sqrt(2/11): as 4, 1 and 2; the best return,
+    # of the prize, two coins and luck, is 1.
+    process, policy = EXAMPLES["corridor"]
+    prize, coin, luck = 0.5, 0.125, 0.25
+    earned = {p * prize + c * coin + h * luck for p in (0, 1) for c in (0, 1, 2) for h in (0, 1)}
+    over = process.observation == OVER
+    np.testing.assert_allclose(np.unique(process.reward[over].round(12)), sorted(earned))
+    assert set(policy.ravel()) <= {0.25, 0.5, 0.75}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("trees", [1, 2])
 def test_prefix_credit_is_0_on_the_trunk_on_average_and_adds_variance(name, trees):
     half = dataclasses.replace(ESTIMATORS["lambda"], lambda_prefix=0.5)  # a binary fraction
@@ -201,11 +188,11 @@ def test_prefix_credit_of_two_forks_adds_up_to_nothing_as_well():
     np.testing.assert_allclose(prefix[1:], exact(process, policy).gradient[1:], atol=1e-12)
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("continuations", [2, 3, 4])
 def test_leave_one_out_has_the_variance_factor_of_its_group(name, continuations):
     # Var(R_k - mean of K - 1 others) = Var(R | s) (1 + 1 / (K - 1)).
-    process, _ = PROCESSES[name]
+    process, _ = EXAMPLES[name]
     groups = enumerated(name, 1, continuations)
     found = advantages(ESTIMATORS["tree"], process, groups)
     backbone = forks = 0.0
@@ -216,7 +203,7 @@ def test_leave_one_out_has_the_variance_factor_of_its_group(name, continuations)
     expected = continuations / (continuations - 1) * truth(name).within[1]
     assert backbone == pytest.approx(expected, abs=1e-6)
     assert forks == pytest.approx(expected, abs=1e-6)
-    samples = enumerate_groups(process, PROCESSES[name][1], Design(continuations))
+    samples = enumerate_groups(process, EXAMPLES[name][1], Design(continuations))
     squares = [
         np.mean([path[0] ** 2 for path in paths]) for paths in advantages("rloo", process, samples)
     ]
@@ -238,7 +225,7 @@ def test_the_predicted_ratio_crosses_1_where_the_condition_says():
     assert predicted_ratio(found, 2, 2, 8) == 0
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_rloo_on_independent_samples_is_unbiased(name):
     for samples in (2, 3):
         mean = independent("rloo", name, samples).mean
@@ -248,7 +235,7 @@ def test_rloo_on_independent_samples_is_unbiased(name):
 def test_grpo_of_two_samples_by_hand():
     # Of two different returns the better has advantage 1, the worse -1, whatever they are; each
     # sample counts half, and each of its two decisions half of that.
-    _, policy = PROCESSES["two_steps"]
+    _, policy = EXAMPLES["two_steps"]
     expected = np.zeros((3, 2))
     steps = list(itertools.product((0, 1), repeat=2))
 
@@ -288,13 +275,13 @@ def test_results_centred_within_each_tree_say_nothing_of_the_trunk(name):
     assert bias(both, truth(name).gradient).direction > 0.01
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_forked_states_count_too_often_without_path_weights(name):
     # GiGPO's mean over tokens: in every process the direction is off.
     assert bias(estimated("gigpo", name, 2).mean, truth(name).gradient).direction > 0.1
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_half_root_comparison_and_half_local_comparison(name):
     # The trunk learns from the roots' half alone: half of its gradient; below the fork all of it.
     mix = mixture(independent("rloo", name, 2), estimated("none", name, 1))
@@ -323,7 +310,7 @@ def test_a_mean_over_tokens_is_unbiased_where_all_episodes_are_equally_long():
 def test_forks_chosen_on_the_finished_backbone_are_biased():
     # The first decision of "stops" has the largest entropy, and is a candidate only where it is not
     # the last one: it is forked where the backbone went on.
-    process, policy = PROCESSES["stops"]
+    process, policy = EXAMPLES["stops"]
     off = {}
     for name, select in (("ahead", highest_entropy(1)), ("online", SELECT["certain"])):
         groups = enumerate_groups(process, policy, Design(2, 2, select))
@@ -341,7 +328,7 @@ def test_a_mean_of_the_subtree_has_less_variance_than_one_leaf():
 
 
 def test_samples_have_the_moments_of_all_outcomes():
-    process, policy = PROCESSES["corridor"]
+    process, policy = EXAMPLES["corridor"]
     expected = estimated("tree", "corridor", 2)
     groups = sample_groups(process, policy, Design(2, 2, at_depths(1)), 3000, 5)
     found = moments(groups, gradients(ESTIMATORS["tree"], process, policy, groups))
@@ -356,7 +343,7 @@ def test_samples_have_the_moments_of_all_outcomes():
 
 
 def test_moments_of_numbers_by_hand():
-    process, policy = PROCESSES["two_steps"]
+    process, policy = EXAMPLES["two_steps"]
     pair = enumerate_groups(process, policy, Design(1))[:2]
     pair = [pair[0]._replace(chance=0.25), pair[1]._replace(chance=0.75)]
     found = moments(pair, np.array([[[3.0, 4.0]], [[0.0, 0.0]]]))
@@ -390,7 +377,7 @@ def test_bias_of_vectors_by_hand():
 
 
 def test_bad_input_is_refused():
-    process, policy = PROCESSES["two_steps"]
+    process, policy = EXAMPLES["two_steps"]
     groups = enumerated("two_steps", 1)
     with pytest.raises(ValueError, match=r"add up to .* not 1"):
         moments(groups[1:], np.zeros((len(groups) - 1, 3, 2)))
