@@ -57,6 +57,7 @@ def test_a_finished_run_is_read_and_not_trained_again(tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (["--config=configs/sepo/ipd.py:runlocal", "--write"], "runlocal mean nothing"),
+        (["--config=configs/sepo/ipd.py: runlocal=true", "--write"], "runlocal mean nothing"),
         (["--config=configs/sepo/ipd.py", "--seeds=0,x"], "seed 'x'"),
         ([], "give a config file"),
     ],
