@@ -61,6 +61,7 @@ def main() -> None:
         source = find_policy()[0] if RUN.value or POLICY.value else None
         matrix_scores.score_model(source, RUN.value, SEED.value, TEMPERATURE.value)
         return
+    matrix_scores.refuse_unread(matrix_scores.OF_MATRIX, "--benchmark=matrix")
     directory, settings = find_policy()
     policy, params = load(directory)
     domain = make_domain(settings.domain)

@@ -16,7 +16,7 @@ import importlib.metadata
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from absl import flags
@@ -45,7 +45,7 @@ GREEDY = flags.DEFINE_bool("greedy", False, "matrix games: the most probable tok
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 256, "of a reply to a matrix game", lower_bound=1)
 OUT = flags.DEFINE_string("out", "", "JSON file of matrix scores; a run's own by default")
 CONCURRENCY = flags.DEFINE_integer("concurrency", 8, "requests to an endpoint at once", 1)
-TIMEOUT = flags.DEFINE_float("timeout", 120.0, "seconds for one try of a request")
+TIMEOUT = flags.DEFINE_float("timeout", 120.0, "seconds of silence that end a try of a request")
 RETRIES = flags.DEFINE_integer("retries", 4, "further tries of a request", lower_bound=0)
 TABLE = flags.DEFINE_string("table", "", "results table that the matrix scores go to as well")
 LABEL = flags.DEFINE_string("label", "", "what --table calls the model; by default its source")
@@ -54,6 +54,22 @@ RESULTS = flags.DEFINE_string(
 )
 FILE = "matrix_scores.json"
 GREEDILY = Sampling(greedy=True)
+# Flags that something reads only together with another one, and those of matrix games at all.
+OF_ENDPOINTS = ("model", "concurrency", "timeout", "retries")
+OF_TABLES = ("label", "results")
+OF_MATCHES = ("games", "episodes", "slots", "weights")
+OF_MATRIX = (
+    *("arms", "count", "greedy", "max_tokens", "out", "table"),
+    *OF_ENDPOINTS,
+    *OF_TABLES,
+)
+
+
+def refuse_unread(names: Sequence[str], readers: str) -> None:
+    """ValueError for a flag of `names` that was given; `readers` says what alone reads it."""
+    for name in names:
+        if flags.FLAGS[name].present:
+            raise ValueError(f"--{name} is read by {readers} alone: leave it out")
 
 
 def score_model(source: Path | None, run: str, seed: int, temperature: float) -> None:
@@ -66,9 +82,16 @@ def score_model(source: Path | None, run: str, seed: int, temperature: float) ->
       temperature: of sampling, unless --greedy.
 
     Raises:
-      ValueError: both or neither of a policy and an endpoint.
-      FileNotFoundError: no directory to write into.
+      ValueError: both or neither of a policy and an endpoint, or a flag that nothing would read.
+      FileNotFoundError: no directory to write into, or one where the file is to be.
     """
+    refuse_unread(OF_MATCHES, "match play")
+    if not ENDPOINT.value:
+        refuse_unread(OF_ENDPOINTS, "--endpoint")
+    if not TABLE.value:
+        refuse_unread(OF_TABLES, "--table")
+    if GREEDY.value:
+        refuse_unread(("temperature",), "sampling, not by --greedy,")
     if (source is None) != bool(ENDPOINT.value):
         raise ValueError(
             "--benchmark=matrix scores one of --policy=<checkpoint>, --run=runs/<name> and "
@@ -77,6 +100,8 @@ def score_model(source: Path | None, run: str, seed: int, temperature: float) ->
     out = Path(OUT.value or Path(run) / FILE)
     if not out.parent.is_dir():
         raise FileNotFoundError(f"no directory {out.parent} to write {out.name} into; make it")
+    if out.is_dir():
+        raise FileNotFoundError(f"--out={out} is a directory; name a file, such as {out / FILE}")
     table = Path(RESULTS.value) / f"{TABLE.value}.json" if TABLE.value else None
     if table:
         rows_of(table, RESULT_COLUMNS)  # another table is refused before anything is scored

@@ -41,7 +41,8 @@ def main() -> None:
         for seed in SEEDS.value:
             check_option("seed", seed, added)
         changes = [each for each in changes if str(each.get("seed")) in SEEDS.value]
-    if WRITE.value and "runlocal" in CONFIG.value.partition(":")[2].split(","):
+    given = CONFIG.value.partition(":")[2].split(",")
+    if WRITE.value and "runlocal" in (item.partition("=")[0].strip() for item in given):
         raise ValueError("numbers of runlocal mean nothing: leave out --write or runlocal")
     rows, summaries = all_rows(table, CONFIG.value, changes, RUNS.value)
     commits = {summary["commit"] for summary in summaries}

@@ -69,9 +69,20 @@ def all_rows(
       table: what the config file's `result` gives.
       config_file: its path, with an argument after a colon if any.
       changes: of `load_sweep`. runs: directory of all runs.
+
+    Raises:
+      ValueError: a run without a seed, or of a variant that the table does not name.
     """
     rows, summaries = [], []
-    for variant, name in table.get("variants", {"": ""}).items():
+    variants = table.get("variants", {"": ""})
+    for overrides in changes:
+        if overrides.get("argument", "") not in variants or "seed" not in overrides:
+            raise ValueError(
+                f"the sweep of {config_file} adds a run of {dict(overrides)}: every run needs a "
+                f'seed, and an argument that "variants" of its table names; these are '
+                f"{list(variants)}"
+            )
+    for variant, name in variants.items():
         own = []
         for overrides in changes:
             if overrides.get("argument", "") == variant:

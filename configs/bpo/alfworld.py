@@ -18,12 +18,17 @@ from sepo_jax.training import branching_configs as shared
 
 def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     """The config; options of the argument are those of `branching_configs.branching_config`."""
-    config = shared.branching_config("alfworld", argument, {})
-    shared.add_sft(config, argument, steps=500, batch_size=8, decisions=10, passes=10)
-    shared.add_rl(config, argument, steps=20, tasks=3, tasks_of_trees=4)
+    options = {}
+    if shared.parse_branching_options(argument)["policy"] == "fresh":
+        # Two of the six types in small rooms: what a policy of this size learns in minutes.
+        options = {"task_types": ("pick_and_place_simple", "look_at_obj_in_light")}
+        options |= {"receptacles": 5, "objects": 2, "max_turns": 12}
+    config = shared.branching_config("alfworld", argument, options)
+    shared.add_sft(config, argument, steps=500, batch_size=8, decisions=7, passes=2)
+    shared.add_rl(config, argument, steps=20, tasks=3, tasks_of_trees=4, learning_rate=5e-4)
     config.rollout.capacity, config.rollout.row_length = 768, 768
     config.rollout.max_action_tokens = 24
-    config.evaluation.tasks = 15
+    config.evaluation.tasks = 40
     return config
 
 

@@ -23,14 +23,14 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     if shared.parse_branching_options(argument)["policy"] == "fresh":
         # A fresh policy learns which code goes with which goal by heart, and does not learn in
         # minutes to read codes off a page: few products, and the goals that it was trained on.
-        options |= {"products": 200, "evaluated": "train"}
+        options |= {"products": 60, "evaluated": "train"}
     config = shared.branching_config("webshop", argument, options)
-    shared.add_sft(config, argument, steps=500, batch_size=8, decisions=5)
-    shared.add_rl(config, argument, steps=20, tasks=3, tasks_of_trees=4)
+    shared.add_sft(config, argument, steps=240, batch_size=8, decisions=5)
+    shared.add_rl(config, argument, steps=20, tasks=3, tasks_of_trees=4, learning_rate=5e-4)
     config.rollout.capacity, config.rollout.row_length = 640, 640
     config.rollout.max_action_tokens = 24
     config.policy.individual_digits = config.policy.source == "fresh"
-    config.evaluation.tasks = 100
+    config.evaluation.tasks = 60
     return config
 
 

@@ -6,7 +6,8 @@ policy whose replies nobody can read is never rewarded.
 Claim: exploitability as the reward teaches play of unseen sizes too, but how much differs from seed
 to seed more than after imitation of the solver.
 
-Measured: every seed ends at uniform play whatever the payoffs.
+Measured: every seed ends at answers that ignore the payoffs: uniform play of all actions or, at
+size 3, of two of them.
 
     python experiments/train.py --config=configs/matrix/rl.py
     python experiments/train.py --config=configs/matrix/rl.py:algorithm=grpo

@@ -95,7 +95,7 @@ def unbiasedness_findings(
         expectation of lambda credit above the fork; each example -> figure.
       first: estimate -> its expectation at the first logit of the two-step process.
     """
-    largest = {part: mean_of([max(each.values())]) for part, each in errors.items()}
+    largest = {part: mean_of([np.max([*each.values()])]) for part, each in errors.items()}
     found = {label: mean_of([value]) for label, value in first.items()}
     return [
         Finding("largest error of siblings below the fork", largest["local"], "below", ROUNDING),
@@ -133,7 +133,10 @@ def estimator_bias(bench: Runs) -> Measured:
 def bias_findings(found: Mapping[str, Sequence[Bias]]) -> list[Finding]:
     """Findings of `estimator_bias`: estimate of `ESTIMATES` -> its bias on each example."""
     relative, angle = (
-        {label: mean_of([max(getattr(b, part) for b in each)]) for label, each in found.items()}
+        {
+            label: mean_of([np.max([getattr(b, part) for b in each])])
+            for label, each in found.items()
+        }
         for part in ("relative", "direction")
     )
     return [

@@ -11,7 +11,7 @@ payoffs themselves, to the last digit.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,11 +188,23 @@ class Answer:
         than the player has actions, a negative or non-finite entry, or a sum off 1 by more than
         0.01; "not_parsable" where no two vectors stand there.
       row, col: probabilities that sum to 1, None unless valid.
+
+    Raises:
+      ValueError: another status, a valid answer without both vectors, or others with one.
     """
 
     status: str
     row: tuple[float, ...] | None = None
     col: tuple[float, ...] | None = None
+
+    def __post_init__(self):
+        check_option("status", self.status, STATUSES)
+        given = [self.row is not None, self.col is not None]
+        if given != [self.valid] * 2:
+            raise ValueError(
+                f"an answer that is {self.status} with row {self.row} and col {self.col}: a valid "
+                "one has both vectors, any other none"
+            )
 
     @property
     def valid(self) -> bool:
@@ -321,7 +333,10 @@ def _formatter(payoffs: tuple[tuple[float, ...], ...]):
 def _table(payoffs: Any) -> tuple[tuple[float, ...], ...]:
     """Payoffs as tuples of floats, zeros without a sign."""
     try:
-        table = tuple(tuple(float(cell) + 0.0 for cell in row) for row in payoffs)
+        rows = [tuple(row) for row in payoffs]
+        if any(isinstance(cell, str | bytes) for row in rows for cell in row):
+            raise TypeError("text")
+        table = tuple(tuple(float(cell) + 0.0 for cell in row) for row in rows)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"payoffs must be rows of numbers, not {repr(payoffs)[:200]}") from None
     lengths = sorted({len(row) for row in table})
@@ -336,14 +351,14 @@ def _table(payoffs: Any) -> tuple[tuple[float, ...], ...]:
 
 
 def _labels(name: str, labels: Any, count: int) -> tuple[str, ...]:
-    labels = tuple(labels)
-    good = all(isinstance(label, str) and _is_one_line(label) for label in labels)
-    if len(labels) != count or len(set(labels)) != count or not good:
+    given = tuple(labels) if isinstance(labels, Iterable) else ()
+    good = all(isinstance(label, str) and _is_one_line(label) for label in given)
+    if not good or len(given) != count or len(set(given)) != count:
         raise ValueError(
             f"{name} must be {count} different labels of one line each, one an action, not "
-            f"{list(labels)}"
+            f"{labels!r}"
         )
-    return labels
+    return given
 
 
 def _is_one_line(text: str) -> bool:

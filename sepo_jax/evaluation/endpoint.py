@@ -42,7 +42,8 @@ class Endpoint:
       temperature: of sampling; 0 for the most probable tokens.
       max_tokens: most tokens of a reply.
       concurrency: requests under way at once.
-      timeout: seconds that one try may take.
+      timeout: seconds without a byte from the server that end a try; a server that sends blanks
+        while a request waits in its queue is waited for.
       retries: further tries, with growing pauses, after a time-out, a lost connection, a server
         error or "too many requests".
 
@@ -204,7 +205,7 @@ class _Asker:
     def _text(self, body: str) -> str:
         try:
             content: Any = json.loads(body)["choices"][0]["message"]["content"]
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             content = ()
         if content is not None and not isinstance(content, str):
             raise _NoAnswer(

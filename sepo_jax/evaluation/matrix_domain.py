@@ -27,6 +27,7 @@ from .matrix_tasks import ARMS, benchmark_tasks, training_payoffs
 EXPERTS = ("solver", "worked", "random")
 # Players of `matrix_benchmark.baseline_answers` by their names in a run.
 _BASELINES = {"uniform": "uniform", "best_pure": "best_pure", "best_known": "exact"}
+_MOST_PAYOFFS = 2**27  # drawn at once, 1 GiB
 _OF_ALL_GAMES = ("success", "success_low", "success_high", "valid", "valid_low", "valid_high")
 
 
@@ -198,6 +199,12 @@ class MatrixBenchmark:
             if mixed.sum() >= kinds.sum() and (~mixed).sum() >= (~kinds).sum():
                 break
             drawn *= 2
+            if drawn * size * size > _MOST_PAYOFFS:
+                raise ValueError(
+                    f"mixed_share={self.mixed_share}: of {len(mixed)} games of size {size} "
+                    f"{mixed.sum()} have no pure equilibrium, too few of one kind for {count} "
+                    "games; take a share nearer to that, or None"
+                )
         chosen = np.empty((count, size, size))
         chosen[kinds], chosen[~kinds] = games[mixed][: kinds.sum()], games[~mixed][: (~kinds).sum()]
         return chosen

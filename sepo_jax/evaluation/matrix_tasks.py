@@ -65,8 +65,10 @@ def benchmark_tasks(
       arms: of `ARMS`.
 
     Raises:
-      ValueError: fewer than one game, a negative seed, or an unknown arm.
+      ValueError: fewer than one game, a negative seed, no arm, or an unknown one.
     """
+    if not arms:
+        raise ValueError(f"arms names no arm of the benchmark; give one or more of {list(ARMS)}")
     check_integer("count", count, minimum=1)
     check_integer("seed", seed, minimum=0)
     return {arm: _arm(check_option("arm", arm, ARMS), count, seed) for arm in arms}

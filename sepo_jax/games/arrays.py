@@ -12,15 +12,33 @@ def as_numbers(name: str, array) -> jax.Array | np.ndarray:
     """JAX arrays as they are, anything else as a numpy array, which keeps integers whole.
 
     Raises:
-      ValueError: complex numbers, text or objects (integers beyond 64 bits included).
+      ValueError: rows of unequal length, complex numbers, text or objects (integers beyond 64 bits
+        included).
     """
-    array = array if isinstance(array, jax.Array) else np.asarray(array)
+    try:
+        array = array if isinstance(array, jax.Array) else np.asarray(array)
+    except ValueError as error:
+        raise ValueError(f"{name} of rows that do not fit into one array: {error}") from None
     if not any(jnp.issubdtype(array.dtype, kind) for kind in KINDS):
         raise ValueError(
             f"{name} of type {array.dtype}; give real numbers: floats, booleans, or integers of at "
             "most 64 bits"
         )
     return array
+
+
+def as_tables(payoffs) -> np.ndarray:
+    """Payoffs [..., m, n] as numpy float64, finite or not.
+
+    Raises:
+      ValueError: another shape, no cell, or entries that are no real numbers.
+    """
+    table = np.asarray(as_numbers("payoffs", payoffs), np.float64)
+    if table.ndim < 2 or 0 in table.shape[-2:]:
+        raise ValueError(
+            f"payoffs of shape {list(table.shape)}; expected [..., m, n], m and n >= 1"
+        )
+    return table
 
 
 def float_type(*arrays) -> np.dtype:

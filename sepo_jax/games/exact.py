@@ -36,10 +36,11 @@ def solve_exact(payoffs: Sequence[Sequence]) -> ExactEquilibrium:
     least 1; the game value of B is 1 / Σv, col = v / Σv, and row is the dual solution likewise.
 
     Args:
-      payoffs: m rows of n finite numbers: int, Fraction, or float (taken as it is stored).
+      payoffs: m rows of n finite numbers: int, Fraction, or float (taken as it is stored), or an
+        array of them.
 
     Raises:
-      ValueError: no cell, rows of unequal length, NaN or infinity.
+      ValueError: no cell, rows of unequal length, NaN or infinity, or what is no number.
     """
     matrix, denominator = _integers(payoffs)
     shift = min(map(min, matrix)) - 1
@@ -63,8 +64,14 @@ def solve_exact(payoffs: Sequence[Sequence]) -> ExactEquilibrium:
 
 def _integers(payoffs) -> tuple[list[list[int]], int]:
     """The payoffs times their common denominator, and that denominator."""
+    payoffs = payoffs.tolist() if hasattr(payoffs, "tolist") else payoffs
     try:
-        rows = [[Fraction(entry) for entry in row] for row in payoffs]
+        rows = [list(row) for row in payoffs]
+        if any(isinstance(entry, str) for row in rows for entry in row):
+            raise TypeError("text")
+        rows = [[Fraction(entry) for entry in row] for row in rows]
+    except TypeError:
+        raise ValueError(f"payoffs must be rows of numbers, not {repr(payoffs)[:200]}") from None
     except (ValueError, OverflowError) as error:
         raise ValueError("payoffs hold NaN or infinity") from error
     if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from sepo_jax.games.arrays import as_tables
 from sepo_jax.games.named_games import NAMED, NamedGame
 
 __all__ = [
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 SHARE_TOLERANCE = 1e-9  # of a sum of shares
+# Of differences in padded games, beside the range of the game and beside a rounding of its payoffs.
+SHARE_SEEN, ROUNDINGS_SEEN = 1e-7, 1e5
 MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # multipliers of the mixing function of SplitMix64
 STEP = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, its increment
 
@@ -95,10 +98,12 @@ def pad_dominated(
     Args:
       payoffs: [..., m0, n0], finite.
       m, n: at least m0 and n0.
-      gap: smallest and largest amount, both above 0, in units of the payoffs.
+      gap: smallest and largest amount, both above 0, in units of the payoffs; the default
+        suits ranges of about 1.
 
     Raises:
-      ValueError: sizes below the core's, amounts that are not above 0, NaN or infinity.
+      ValueError: sizes below the core's, amounts that are not above 0, NaN or infinity; amounts so
+        far from the payoffs' own unit that one of the two is lost beside the other.
     """
     core = _finite(payoffs)
     m0, n0, lead = _core_sizes(core, m, n)
@@ -115,6 +120,7 @@ def pad_dominated(
     tall = tall - _uniform(draws, tall.shape, smallest, largest)
     table = np.concatenate([wide, tall], axis=-2)
     scale, offset = _to_range_of(core, table)
+    _check_unit(core, table, gap)
     table = scale[..., None, None] * table + offset[..., None, None]
     return _placed(draws, table, m0, n0, scale, offset)
 
@@ -219,7 +225,10 @@ def split(payoffs, shares: Sequence[float], *, seed: int) -> list[np.ndarray]:
 
 def _draws(key: jax.Array) -> np.random.Philox:
     """The stream of one key; a function draws all that it needs from it, in a fixed order."""
-    words = np.asarray(jax.random.key_data(key))
+    try:
+        words = np.asarray(jax.random.key_data(key))
+    except (TypeError, AttributeError):
+        raise ValueError(f"{key!r} is no key; give one such as jax.random.key(0)") from None
     if words.ndim != 1:
         raise ValueError(f"keys of shape {list(words.shape[:-1])}; give a single key")
     return np.random.Philox(key=sum(int(word) << 32 * place for place, word in enumerate(words)))
@@ -236,8 +245,11 @@ def _uniform(
 
 def _entries(draws, shape, low: float, high: float, decimals: int | None) -> np.ndarray:
     """What `dense` describes, writable."""
-    if not -np.inf < low < high < np.inf:
-        raise ValueError(f"low={low}, high={high}; give two finite numbers, low below high")
+    if not (-np.inf < low < high < np.inf and float(high) - float(low) < np.inf):
+        raise ValueError(
+            f"low={low}, high={high}; give two finite numbers, low below high, with a finite "
+            "difference"
+        )
     table = _uniform(draws, shape, low, high)
     if decimals is not None:
         table = np.round(table, decimals) + 0.0  # no -0.0
@@ -280,12 +292,27 @@ def _to_range_of(core: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.nd
     return scale, np.where(spread > 0, offset, 0.0)
 
 
-def _finite(payoffs) -> np.ndarray:
-    table = np.asarray(payoffs, np.float64)
-    if table.ndim < 2 or 0 in table.shape[-2:]:
+def _check_unit(core: np.ndarray, table: np.ndarray, gap: tuple[float, float]) -> None:
+    """Refuses `gap` where not both it and the core's own differences are seen in `table`."""
+    if core.shape == table.shape:
+        return
+    cells = (-2, -1)
+    spread, wide = np.ptp(core, axis=cells), np.ptp(table, axis=cells)
+    # A constant core has no differences to lose.
+    least = np.minimum(np.where(spread > 0, spread, np.inf), gap[0])
+    seen = np.maximum(SHARE_SEEN * wide, ROUNDINGS_SEEN * np.spacing(np.abs(table).max(axis=cells)))
+    lost = ~(least >= seen)
+    if lost.any():
+        game = np.unravel_index(np.argmax(lost), lost.shape)
         raise ValueError(
-            f"payoffs of shape {list(table.shape)}; expected [..., m, n], m and n >= 1"
+            f"gap={gap} beside payoffs from {core[game].min():.6g} to {core[game].max():.6g}: one "
+            "is too small to be seen beside the other; give gap in units of the payoffs, such as "
+            "0.05 and 0.25 of their range, or take an offset off the payoffs"
         )
+
+
+def _finite(payoffs) -> np.ndarray:
+    table = as_tables(payoffs)
     if not np.isfinite(table).all():
         raise ValueError(f"payoffs of shape {list(table.shape)} hold NaN or infinity")
     return table

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sepo_jax.games import device_solver, matrix, simplex
+from sepo_jax.games.arrays import as_numbers, as_tables
 from sepo_jax.games.exact import solve_exact
 from sepo_jax.games.normalised import NormalisedGames
 from sepo_jax.names import check_option
@@ -74,15 +75,18 @@ def solve_zero_sum(
       `Equilibrium`; every game has one, trivial games included.
 
     Raises:
-      ValueError: shapes that do not fit, NaN or infinity in a real cell, a player without actions,
-        general-sum payoffs, a game that is not symmetric though `symmetric` says so, an unknown
-        method or dtype, float32 with another method than "device".
+      ValueError: shapes that do not fit, entries that are no real numbers, NaN or infinity in a
+        real cell, a player without actions, general-sum payoffs, a game that is not symmetric
+        though `symmetric` says so, an unknown method or dtype, a negative or infinite tolerance,
+        float32 with another method than "device".
     """
     check_option("method", method, METHODS)
     check_option("dtype", dtype, TOLERANCES)
     if dtype != "float64" and method != "device":
         raise ValueError(f'method {method!r} works in float64; dtype {dtype!r} needs "device"')
     tolerance = TOLERANCES[dtype] if tolerance is None else tolerance
+    if not 0 <= tolerance < np.inf:
+        raise ValueError(f"tolerance={tolerance}; give a share of the payoff range, 0 or more")
     table, rows, cols = _checked(payoffs, row_mask, col_mask)
     if col_payoffs is not None:
         matrix.constant_sum(payoffs, col_payoffs, row_mask, col_mask)
@@ -108,14 +112,11 @@ def solve_zero_sum(
 
 def _checked(payoffs, row_mask, col_mask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Payoffs and full masks with common leading axes."""
-    table = np.asarray(payoffs, np.float64)
-    if table.ndim < 2 or 0 in table.shape[-2:]:
-        raise ValueError(
-            f"payoffs of shape {list(table.shape)}; expected [..., m, n], m and n >= 1"
-        )
+    table = as_tables(payoffs)
     masks = []
     for name, mask, axis in (("row_mask", row_mask, -2), ("col_mask", col_mask, -1)):
-        mask = np.ones(table.shape[axis], bool) if mask is None else np.asarray(mask, bool)
+        mask = np.ones(table.shape[axis], bool) if mask is None else mask
+        mask = np.asarray(as_numbers(name, mask), bool)
         if mask.shape[-1:] != (table.shape[axis],):
             raise ValueError(
                 f"{name} of shape {list(mask.shape)} for payoffs of shape {list(table.shape)}; "
@@ -124,7 +125,14 @@ def _checked(payoffs, row_mask, col_mask) -> tuple[np.ndarray, np.ndarray, np.nd
         if not mask.any(axis=-1).all():
             raise ValueError(f"{name} leaves a game without any action")
         masks.append(mask)
-    lead = np.broadcast_shapes(table.shape[:-2], masks[0].shape[:-1], masks[1].shape[:-1])
+    leads = [table.shape[:-2], *(mask.shape[:-1] for mask in masks)]
+    try:
+        lead = np.broadcast_shapes(*leads)
+    except ValueError:
+        raise ValueError(
+            f"leading axes of payoffs {list(leads[0])}, row_mask {list(leads[1])} and col_mask "
+            f"{list(leads[2])} do not fit; give masks for one game, or for each of the payoffs'"
+        ) from None
     table = np.broadcast_to(table, lead + table.shape[-2:])
     rows, cols = (np.broadcast_to(mask, lead + mask.shape[-1:]) for mask in masks)
     if not np.isfinite(np.where(rows[..., :, None] & cols[..., None, :], table, 0)).all():

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sepo_jax.domains.matrix_game import (
+    Answer,
     MatrixTask,
     anonymous,
     messages,
@@ -128,6 +129,14 @@ def test_replies_round_by_less_than_they_promise_and_parse_back(first, second):
         (lambda: anonymous([["x"]]), "must be rows of numbers"),
         (lambda: anonymous([[float("nan")]]), "NaN or infinity"),
         (lambda: anonymous([[10**400]]), "must be rows of numbers"),
+        (lambda: anonymous([["1", "2"]]), "must be rows of numbers"),
+        (lambda: anonymous("12"), "must be rows of numbers, not '12'"),
+        (lambda: named(PENNIES, "G", None, "ab"), "row_actions must be 2 different labels.*None"),
+        (lambda: named(PENNIES, "G", "ab", [["a"], ["b"]]), "col_actions must be 2 different"),
+        (lambda: Answer("valid"), "a valid one has both vectors"),
+        (lambda: Answer("valid", (1.0,)), "a valid one has both vectors"),
+        (lambda: Answer("not_parsable", (1.0,), (1.0,)), "any other none"),
+        (lambda: Answer("vald"), "unknown status 'vald'. Did you mean 'valid'"),
         (lambda: named(PENNIES, "", "ab", "ab"), "needs a title; use anonymous"),
         (lambda: named(PENNIES, "two\nlines", "ab", "ab"), "title must be one line"),
         (lambda: named(PENNIES, "G", "abc", "ab"), "row_actions must be 2 different labels"),

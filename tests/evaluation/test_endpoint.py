@@ -113,7 +113,8 @@ def test_a_refusal_ends_it():
 @pytest.mark.parametrize(
     "body",
     ["<html>It works!</html>", "", "[]", "{}", '{"choices": []}', '{"choices": [{"message": 3}]}',
-     '{"choices": [{"message": {"content": 3}}]}', "null"],
+     '{"choices": [{"message": {"content": 3}}]}', "null", "[" * 100_000, '{"choices": NaN}'],
+    ids=lambda body: body[:40],
 )  # fmt: skip
 def test_garbage_is_named(body):
     with (

@@ -7,6 +7,7 @@ import pytest
 
 from sepo_jax.domains.matrix_game import parse, reply, workings
 from sepo_jax.domains.matrix_rules import MatrixRules, game_of_task, relative_residual
+from sepo_jax.evaluation import matrix_domain
 from sepo_jax.evaluation.matrix_benchmark import has_saddle, residual_reward
 from sepo_jax.evaluation.matrix_domain import MatrixBenchmark
 from sepo_jax.games.generate import content_hash
@@ -89,6 +90,13 @@ def test_games_without_a_pure_equilibrium_come_as_often_as_asked(share):
         assert len(mixed) == count and sum(mixed) == round(share * count)
         # Evenly spread: the share holds of every beginning, up to one game.
         assert all(abs(sum(mixed[:k]) - share * k) <= 1 for k in range(count))
+
+
+def test_a_share_that_hardly_any_game_has_is_refused(monkeypatch):
+    # A game of size 12 has a pure equilibrium with probability 12!² / 23! = 9e-6.
+    monkeypatch.setattr(matrix_domain, "_MOST_PAYOFFS", 10_000)
+    with pytest.raises(ValueError, match=r"mixed_share=0.0: of 40 games of size 12 40 have no"):
+        MatrixBenchmark(sizes=(12,), mixed_share=0.0).training_tasks(20, 0)
 
 
 def test_rewards_of_the_environment_are_those_of_the_benchmark():

@@ -118,6 +118,7 @@ def test_the_named_arms_show_the_same_payoffs(arms):
     [
         (lambda: benchmark_tasks(0), "count must be at least 1, not 0"),
         (lambda: benchmark_tasks(1, seed=-1), "seed must be at least 0"),
+        (lambda: benchmark_tasks(1, arms=[]), "names no arm of the benchmark; give one or more"),
         (lambda: benchmark_tasks(1, arms=["dense/33"]), "unknown arm 'dense/33'.*Did you mean"),
         (lambda: training_payoffs(1, 0, 2), "m must be at least 1"),
         (lambda: training_payoffs(1, 2, 2, seed=-1), "seed must be at least 0"),

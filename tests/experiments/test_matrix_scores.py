@@ -96,6 +96,22 @@ def test_a_refused_key_ends_in_one_line(tmp_path, monkeypatch):
             ("--endpoint=http://x/v1", "--model=m", "--out=nowhere/s.json"),
             "no directory nowhere to write s.json into",
         ),
+        (
+            ("--endpoint=http://x/v1", "--model=m", "--out=tests"),
+            "--out=tests is a directory; name",
+        ),
+        (("--endpoint=http://x/v1", "--model=m", "--arms="), "arms names no arm of the benchmark"),
+        (("--benchmark=matrix", "--policy=x", "--model=m"), "--model is read by --endpoint alone"),
+        (("--benchmark=matrix", "--policy=x", "--label=m"), "--label is read by --table alone"),
+        (
+            ("--benchmark=matrix", "--policy=x", "--games=ipd"),
+            "--games is read by match play alone",
+        ),
+        (
+            ("--benchmark=matrix", "--policy=x", "--greedy", "--temperature=0.5"),
+            "--temperature is read by sampling, not by --greedy, alone: leave it out",
+        ),
+        (("--run=runs/x", "--arms=dense/2"), "--arms is read by --benchmark=matrix alone"),
     ],
 )
 def test_user_errors_end_in_one_line(arguments, message):

@@ -35,7 +35,7 @@ def test_every_claim_says_what_is_published_and_what_is_measured():
         assert claim.measure.__doc__.count("Published") == 1
 
 
-# ---- expectations
+# ---- expectations; what is exact has no interval that could cross a bound
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def test_a_finished_run_is_read_and_not_trained_again(tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (["--config=configs/sepo/ipd.py:runlocal", "--write"], "runlocal mean nothing"),
+        (["--config=configs/sepo/ipd.py: runlocal=true", "--write"], "runlocal mean nothing"),
         (["--config=configs/sepo/ipd.py", "--seeds=0,x"], "seed 'x'"),
         ([], "give a config file"),
     ],
@@ -125,3 +126,18 @@ def test_figures_over_steps(tmp_path):
     assert figure_of(tmp_path, summary, "rl/step_seconds/timings") == 2.0
     assert figure_of(tmp_path, summary, "rl/dense/2/success") == 0.5
     assert figure_of(tmp_path, summary, "rl/loss") == 0.1
+
+
+@pytest.mark.parametrize(
+    ("change", "table"),
+    [
+        ({"argument": "c", "seed": 0}, {"variants": {"a": "A"}}),
+        ({"argument": "a", "seed": 0}, {}),
+        ({"argument": "a"}, {"variants": {"a": "A"}}),
+    ],
+)
+def test_runs_that_the_table_has_no_place_for_are_refused(change, table, tmp_path, monkeypatch):
+    rows = script_module("sweep_rows")
+    monkeypatch.setattr(rows, "train_timed", None)
+    with pytest.raises(ValueError, match="every run needs a seed, and an argument that"):
+        rows.all_rows({"columns": {}} | table, "config.py", [change], str(tmp_path))

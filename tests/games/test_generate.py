@@ -54,6 +54,17 @@ def test_dominated_padding_keeps_value_and_strategies(size, m, n):
     np.testing.assert_allclose(col[core.unique], core.col[core.unique], atol=1e-9)
 
 
+@pytest.mark.parametrize(("scale", "offset"), [(1e-9, 0), (1e12, 0), (1, 1e6), (1e12, 1e15)])
+def test_dominated_padding_in_any_unit(scale, offset):
+    games = scale * dense(KEY, 50, 3, 3) + offset
+    padded = pad_dominated(KEY, games, 6, 6, gap=(0.1 * scale, 0.5 * scale))
+    solution, core = solve_zero_sum(padded.payoffs), solve_zero_sum(games)
+    found = (solution.value - padded.offset) / padded.scale
+    np.testing.assert_allclose(found, core.value, atol=1e-7 * scale)
+    played = np.take_along_axis(solution.row, padded.row_index, axis=-1)
+    np.testing.assert_allclose(played.sum(-1), 1, atol=1e-12)
+
+
 def test_dominated_padding_of_other_shapes():
     games = dense(KEY, 200, 2, 3)
     padded = pad_dominated(KEY, games, 5, 3)
@@ -297,6 +308,22 @@ def test_parts_depend_on_the_game_and_the_seed_alone():
         (lambda: dense(jax.random.split(KEY, 3), 1, 2, 2), r"keys of shape \[3\]; give a single"),
         (lambda: dense(KEY, 1, 2, 2, low=1, high=1), "low=1, high=1"),
         (lambda: dense(KEY, 1, 2, 2, high=np.inf), "high=inf"),
+        (lambda: dense(KEY, 1, 2, 2, low=-1e308, high=1e308), "with a finite difference"),
+        (lambda: dense(0, 1, 2, 2), r"0 is no key; give one such as jax.random.key\(0\)"),
+        (lambda: dense(None, 1, 2, 2), "None is no key"),
+        *(
+            (
+                lambda units=units: pad_dominated(KEY, units, 3, 3),
+                "give gap in units of the payoffs",
+            )
+            # Among the last the amounts are lost, among the first the core, or both in an offset.
+            for units in (
+                np.eye(2) * 1e-9,
+                np.eye(2) * 1e12,
+                np.eye(2) + 1e13,
+                np.full((2, 2), 1e17),
+            )
+        ),
         (lambda: pad_dominated(KEY, np.zeros((3, 3)), 2, 4), "at least 3x3"),
         (lambda: pad_random(KEY, np.zeros((3, 3)), 4, 2), "at least 3x3"),
         (lambda: pad_dominated(KEY, np.zeros((2, 2)), 3, 3, gap=(0, 1)), r"gap=\(0, 1\)"),

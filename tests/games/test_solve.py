@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from matrix_games import exact_residual, moved_games, rounding
 from zero_sum_games import KNOWN, NASHPY_39, RPS, THIRD, check, nashpy_60
 
-from sepo_jax.games import matrix, solve, solve_exact, solve_zero_sum
+from sepo_jax.games import generate, matrix, solve, solve_exact, solve_zero_sum
 
 
 @pytest.mark.parametrize("method", ["simplex", "exact"])
@@ -201,13 +202,18 @@ def test_exact_fractions():
     solution = solve_exact([[2, -3], [-3, 4]])
     assert solution.value == Fraction(-1, 12) and solution.unique
     assert solution.row == solution.col == (Fraction(7, 12), Fraction(5, 12))
+    for kind in (np.float16, np.float32, np.int64):
+        assert solve_exact(np.array([[-2, 3], [3, -4]], kind)).value == Fraction(1, 12)
     thirds = solve_exact([[Fraction(1, 3), 0], [0, Fraction(2, 3)]])
     assert thirds.value == Fraction(2, 9)
 
 
-@pytest.mark.parametrize("payoffs", [[[float("nan")]], [[float("inf")]], [[1, 2], [3]], [], [[]]])
+@pytest.mark.parametrize(
+    "payoffs",
+    [[[float("nan")]], [[float("inf")]], [[1, 2], [3]], [], [[]], [[None]], [["1/3"]], 5, [5]],
+)
 def test_exact_solver_refuses(payoffs):
-    with pytest.raises(ValueError, match=r"NaN|rows of lengths"):
+    with pytest.raises(ValueError, match=r"NaN|rows of lengths|must be rows of numbers"):
         solve_exact(payoffs)
 
 
@@ -263,6 +269,32 @@ def test_bad_input():
         solve_zero_sum(np.zeros((2, 2)), None, np.zeros(2, bool))
     with pytest.raises(ValueError, match="simplex"):
         solve_zero_sum(np.zeros((2, 2)), method="simplx")
+    with pytest.raises(ValueError, match=r"payoffs \[3\], row_mask \[2\] and col_mask \[\]"):
+        solve_zero_sum(np.zeros((3, 2, 2)), np.ones((2, 2), bool))
+    for tolerance in (-1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match=f"tolerance={tolerance}; give a share"):
+            solve_zero_sum(np.eye(2), tolerance=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("payoffs", "message"),
+    [
+        (np.eye(2) * 1j, "payoffs of type complex128; give real numbers"),
+        ([["1", "2"]], "payoffs of type <U1"),
+        ([[None, 1]], "payoffs of type object"),
+        ([[1, 2], [3]], "payoffs of rows that do not fit into one array"),
+    ],
+)
+def test_what_is_no_real_number_is_refused(payoffs, message):
+    with pytest.raises(ValueError, match=message):
+        solve_zero_sum(payoffs)
+    with pytest.raises(ValueError, match=message):
+        generate.permute(jax.random.key(0), payoffs)
+
+
+def test_masks_of_words_are_refused():
+    with pytest.raises(ValueError, match="row_mask of type <U5"):
+        solve_zero_sum(np.eye(2), ["False", "True"])
 
 
 def test_symmetric_games_have_equal_masks():
