@@ -130,7 +130,7 @@ def search_config(workflow: str, argument: str | None) -> config_dict.ConfigDict
     config.rollout.capacity, config.rollout.row_length = 448, 448
     config.rollout.max_action_tokens = 24
     config.evaluation.tasks = 16 if len(kinds) == 2 else 11
-    add_sft(config, argument, steps=400, batch_size=32)
+    add_sft(config, argument, steps=600, batch_size=32)
     add_rl(config, argument, steps=20, tasks=8, rollouts=5)
     return config
 
