@@ -4,6 +4,7 @@
     python experiments/reproduce.py --claim=sepo/all --write
     python experiments/reproduce.py --claim=matrix/all --write
     python experiments/reproduce.py --claim=bpo/all --write
+    python experiments/reproduce.py --claim=srpo/all --write
 
 A claim trains the runs it needs under --runs, for the seeds that the sweep of their config names;
 runs that exist, those of `sweep.py` included, are gone on with, and claims share them. It prints a

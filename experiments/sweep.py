@@ -3,12 +3,12 @@
     python experiments/sweep.py --config=configs/sepo/kuhn.py --write
 
 The config file's `sweep(add)` names the runs, and its `result(argument)` the table: its title, its
-notes, and the figures of `summary.json` to tabulate with their headings, "<stage>/step_mean/<name>"
-for the mean of a metric over the steps of a stage; "baselines" in it adds rows of the figures that
-`summary.json` has of these players. Runs that differ by more than the seed are added with an
-`argument` of the config, and "variants" of the table says what each argument is called: they have
-means of their own. With --write the table goes to experiments/results/<config name>.json, from
-which experiments/render_results.py renders the README.
+notes, and the figures of `summary.json` to tabulate with their headings, or figures over the steps
+of a stage (`sweep_rows.figure_of`); "baselines" in it adds rows of the figures that `summary.json`
+has of these players. Runs that differ by more than the seed are added with an `argument` of the
+config, and "variants" of the table says what each argument is called: they have means of their own.
+With --write the table goes to experiments/results/<config name>.json, from which
+experiments/render_results.py renders the README.
 """
 
 import json

@@ -8,8 +8,14 @@ from typing import Any
 from timed_run import train_timed
 
 from sepo_jax.evaluation.run_data import read_run
-from sepo_jax.evaluation.statistics import seed_interval
+from sepo_jax.evaluation.statistics import coefficient_of_variation, seed_interval
 from sepo_jax.training.command_line import swept_config
+
+OVER_STEPS = {
+    "step_mean": statistics.fmean,
+    "step_cv": coefficient_of_variation,
+    "step_seconds": statistics.median,  # the first step compiles
+}
 
 
 def mean_row(label: str, rows: list[list]) -> list:
@@ -31,12 +37,16 @@ def run_row(label: Any, table: Mapping, config: Any, runs: str) -> tuple[list, d
 
 
 def figure_of(directory: Path, summary: Mapping, key: str) -> float:
-    """A figure of a run: of its summary, or "<stage>/step_mean/<metric>", the mean over steps."""
-    stage, _, metric = key.partition("/step_mean/")
-    if not metric:
+    """A figure of a run: of its summary, or over the steps of a stage.
+
+    "<stage>/step_mean/<metric>" is the mean over them, "<stage>/step_cv/<metric>" the standard
+    deviation over the mean, and "<stage>/step_seconds/<part>" the median of the time of a part.
+    """
+    stage, statistic, metric = (*key.split("/", 2), "", "")[:3]
+    if statistic not in OVER_STEPS:
         return summary[key]
-    _, values = read_run(directory).series(stage, metric)
-    return statistics.fmean(values)
+    run, timings = read_run(directory), statistic == "step_seconds"
+    return OVER_STEPS[statistic](run.series(stage, metric, timings)[1])
 
 
 def baseline_rows(table: Mapping, summary: Mapping) -> list[list]:

@@ -1,6 +1,8 @@
-"""Modules of experiments/, for the tests of what they do."""
+"""Modules and mains of experiments/, for the tests of what they do."""
 
 import importlib
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,3 +16,20 @@ def script_module(name):
         return importlib.import_module(name)
     finally:
         sys.path.remove(str(EXPERIMENTS))
+
+
+def reproduce(*arguments):
+    """experiments/reproduce.py as a process of its own."""
+    command = [sys.executable, str(EXPERIMENTS / "reproduce.py"), *arguments]
+    root = EXPERIMENTS.parent
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
+
+
+def rows_of(output):
+    """The JSON objects that were printed one after another."""
+    decoder, rows, place = json.JSONDecoder(), [], output.find("{")
+    while place >= 0:
+        row, end = decoder.raw_decode(output, place)
+        rows.append(row)
+        place = output.find("{", end)
+    return rows

@@ -17,7 +17,10 @@ NOTHING = np.zeros(0)
 
 
 class ScriptedJudge(TaskJudge):
-    """Where parameters are asked for it takes a script: (task, member) -> text, None to fail."""
+    """Where parameters are asked for it takes a script: (task, member) -> text, None to fail.
+
+    A letter is a token.
+    """
 
     def _play(self, script):
         environment = self.environments("")
@@ -30,7 +33,8 @@ class ScriptedJudge(TaskJudge):
                     continue
                 prompt = environment.reset(task, 0).prompts[0]
                 turn = environment.step({0: text})
-                said = Action(0, 0, 0, *[NOTHING] * 4, text, prompt, False)
+                tokens = np.frombuffer(text.encode(), np.uint8)
+                said = Action(0, 0, 0, NOTHING, tokens, NOTHING, NOTHING, text, prompt, False)
                 paid = ({}, turn.rewards)
                 results.append(EpisodeResult(request, "finished", (said,), paid, turn.record))
         return results

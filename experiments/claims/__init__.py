@@ -14,6 +14,8 @@ from .matrix import CLAIMS as MATRIX_CLAIMS
 from .matrix_runs import MatrixRuns
 from .runs import Runs
 from .sepo import CLAIMS as SEPO_CLAIMS
+from .srpo import CLAIMS as SRPO_CLAIMS
+from .srpo_runs import TeamRuns
 
 FAMILIES = {
     "sepo": Family(
@@ -40,6 +42,15 @@ FAMILIES = {
         "as that does, over its squared norm.",
         Runs,
         BPO_CLAIMS,
+    ),
+    "srpo": Family(
+        "Claims of SRPO (arXiv 2609.08452) on teams that are trained here.",
+        "Intervals are 95%, Student's t over the seeds, of differences within a seed where arms "
+        "are compared. Avg@16: share of right answers, 16 to each question; Pass@16: share of "
+        "questions with one that is right. CV: standard deviation over the mean, of the batches "
+        "of a run. First and last: fifths of the batches.",
+        TeamRuns,
+        SRPO_CLAIMS,
     ),
 }
 CLAIMS: dict[str, Claim] = {

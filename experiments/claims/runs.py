@@ -83,9 +83,12 @@ class Runs:
         return seeds[:1] if self.quick else seeds
 
     def config_of(self, path: str | Path, seed: int) -> Any:
-        """The config of a file as its sweep has it for a seed; of a smoke test with `runlocal`."""
+        """The config of a file, whose path an argument may follow behind a colon, as its sweep has
+        it first for a seed; of a smoke test with `runlocal`."""
         swept = [changes for changes in load_sweep(str(path)) if changes["seed"] == seed]
-        value = f"{path}:runlocal" if self.quick else str(path)
+        value = str(path)
+        if self.quick:
+            value += f"{',' if ':' in value else ':'}runlocal"
         return swept_config(value, swept[0] if swept else {"seed": seed})
 
     def finished(self, config: Any) -> tuple[Path, dict[str, Any]]:

@@ -18,7 +18,7 @@ from sepo_jax.domains.figures import Estimate, mean, rate, task_figures
 from sepo_jax.domains.math_answers import plain_equal
 from sepo_jax.domains.math_experts import Experts, Guessers
 from sepo_jax.domains.math_files import read_problems
-from sepo_jax.domains.math_flows import WORKFLOWS, Notes, Rules, roles_of
+from sepo_jax.domains.math_flows import WORKFLOWS, Notes, Rules, most_outputs, roles_of
 from sepo_jax.domains.math_problems import (
     KINDS,
     Problem,
@@ -97,6 +97,7 @@ class MathTeam:
             check_integer("candidate_characters", candidate_characters, minimum=0),
         )
         self.roles = roles_of(self.flow, self.rules)
+        self.most_outputs = most_outputs(self.flow, self.rules)
         self.difficulties = check_difficulties(difficulties)
         self.kinds = tuple(check_option("kind of problem", kind, KINDS) for kind in kinds)
         self.files = (problems, *((evaluation,) if isinstance(evaluation, str) else evaluation))
@@ -219,9 +220,8 @@ class MathTeam:
         where each question is asked k times, the mean share of right answers to a question, and the
         share of questions answered right at least once. valid: share of replies that could be read.
         answered: share of episodes that gave an answer. unchecked: share whose answer could not be
-        compared. solvers: mean number of solvers asked at a time. tokens: mean of a question, where
-        records have them. And of `team_figures` active_set, events and calls. Intervals are over
-        questions.
+        compared. solvers: mean number of solvers asked at a time. And of `team_figures` active_set,
+        events and calls. Intervals are over questions.
         """
         found = task_figures(tasks, records, {"right": False, "answered": False, "unchecked": None})
         found = {name.replace("right", "accuracy"): value for name, value in found.items()}
@@ -230,8 +230,6 @@ class MathTeam:
         replies = sum(record["replies"] for record in left)
         if replies:
             found["valid"] = 1.0 - sum(record["malformed"] for record in left) / replies
-        if left and all("tokens" in record for record in left):
-            found["tokens"] = mean([record["tokens"] for record in left]).value
         sizes = [size for record in left for size in _sizes(record, "solve")]
         if sizes:
             found["solvers"] = sum(sizes) / len(sizes)

@@ -111,6 +111,18 @@ def roles_of(workflow: str, rules: Rules) -> dict[str, int]:
     return {**found, "selector": 1, "reviser": 1}
 
 
+def most_outputs(workflow: str, rules: Rules) -> int:
+    """How many outputs an episode of a workflow has at most."""
+    judged = rules.solvers + 1
+    counts = {
+        "fixed": judged + 2,
+        "mixed": judged + 1,
+        "routed": rules.rounds * (1 + judged) + 1,
+        "single": 1,
+    }
+    return counts[workflow]
+
+
 def _solved(
     rules: Rules, question: str, notes: Notes, numbers: Sequence[int]
 ) -> Generator[Event, Replies, list[Candidate]]:

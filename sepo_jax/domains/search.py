@@ -101,7 +101,7 @@ class SearchTeam:
             check_integer("results", results, minimum=1),
             check_integer("snippet_words", snippet_words, minimum=0),
         )
-        self.roles = self.team.roles
+        self.roles, self.most_outputs = self.team.roles, self.team.most_outputs
         self.reward = check_option("reward", reward, REWARDS)
         if not malformed_penalty >= 0:
             raise ValueError(f"malformed_penalty={malformed_penalty!r} must be 0 or more")

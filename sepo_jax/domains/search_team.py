@@ -91,6 +91,14 @@ class Team:
         routed = self.order.routed_first or self.order.routed_later
         return found if routed else {role: n for role, n in found.items() if role != ROUTER}
 
+    @property
+    def most_outputs(self) -> int:
+        """How many outputs an episode has at most."""
+        order, later = self.order, self.rounds - 1
+        verdicts = later + order.verified_first
+        routes = order.routed_first + later * order.routed_later
+        return verdicts + routes + self.rounds * self.workers + 1
+
 
 @dataclass
 class Work:

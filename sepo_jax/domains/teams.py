@@ -94,6 +94,8 @@ class TeamDomain(Protocol):
     Attributes:
       name: short name in configs and reports.
       roles: role -> most members of it that are ever asked. Every member is a seat.
+      most_outputs: how many outputs an episode has at most; optional, what dry runs take their
+        sizes from.
     """
 
     name: str

@@ -69,13 +69,15 @@ class RunData:
         seen = dict.fromkeys(str(line.get("stage", "")) for line in self.metrics)
         return [s for s in STAGES if s in seen] + [s for s in seen if s not in STAGES]
 
-    def series(self, stage: str, key: str) -> tuple[list[float], list[float]]:
-        """Steps and values of one metric in one stage.
+    def series(
+        self, stage: str, key: str, timings: bool = False
+    ) -> tuple[list[float], list[float]]:
+        """Steps and values of one metric in one stage, or of one of its timings.
 
         Lines without the key, and lines whose step is no finite number, are left out.
         """
         steps, values = [], []
-        for line in self.metrics:
+        for line in self.timings if timings else self.metrics:
             if str(line.get("stage", "")) != stage or key not in line:
                 continue
             value, step = to_number(line[key]), step_of(line)

@@ -172,6 +172,22 @@ def deviation_ratio_interval(
     return Interval(ratio, low, high, np.inf, count, level, "F")
 
 
+def coefficient_of_variation(values: Sequence[float] | np.ndarray) -> float:
+    """Sample standard deviation (divisor n - 1) over the mean of a quantity that is never negative,
+    [n]; 0 where all values are equal.
+
+    Raises:
+      ValueError: fewer than two values, one that is not finite, or one below 0.
+    """
+    (array,) = _check((values,), DEFAULT_LEVEL)
+    if array.size < 2 or array.min() < 0:
+        raise ValueError(
+            f"got {array.size} values, the least of them {array.min():g}; a coefficient of "
+            "variation needs two or more, none below 0"
+        )
+    return float(array.std(ddof=1) / array.mean()) if array.max() > array.min() else 0.0
+
+
 def rate_difference(first: Estimate, second: Estimate) -> Interval:
     """Newcombe's interval of the difference of two independent rates (Statistics in Medicine 17,
     1998, method 10): first - second, at the 95% of `sepo.metrics.rate`.

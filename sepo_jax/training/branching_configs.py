@@ -12,7 +12,7 @@ from ml_collections import config_dict
 from ..algorithms import ALGORITHMS
 from ..names import check_option
 from ..rollout.selectors import SELECTORS
-from .game_configs import new_config, parse_options, use_adapters, variant
+from .game_configs import new_config, parse_options, use_adapters, use_small_policy, variant
 
 COMPARED = {"algorithm=bpo": "BPO", "algorithm=grpo": "GRPO", "algorithm=rloo": "RLOO"}
 # Algorithms that compare within trees; the others play as many independent episodes.
@@ -44,10 +44,7 @@ def branching_config(
     config.checkpoint.every = 1000
     config.evaluation.every = 1000
     if chosen["policy"] == "fresh":
-        config.policy.num_layers, config.policy.initializer_range = 3, 0.1
-        config.policy.num_heads, config.policy.num_kv_heads = 2, 1
-        config.optimizer.name = "muon"
-        config.evaluation.untrained = False  # no reply of a fresh policy can be read
+        use_small_policy(config)
     else:
         use_adapters(config, chosen["policy"])
     return config

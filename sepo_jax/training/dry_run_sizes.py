@@ -2,9 +2,11 @@
 
 import dataclasses
 
+from ..domains.teams import is_team
+from ..domains.teams import seats as team_seats
 from .sepo_stage import SepoStage
 from .settings import Settings
-from .setup import make_domain
+from .setup import domain_class, make_domain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,19 +50,23 @@ def default_sizes(
 
     One row for each group: a prompt and its `rollouts_per_group` replies of `max_action_tokens`. In
     a stage on tasks the most there can be: episodes as long as a slot has room for, as many in a
-    row as fit, none of which has anything in common with another; half of a row's tokens are
-    replies of `max_action_tokens`, each behind something given. With supervised steps alone, one
+    row as fit, none of which has anything in common with another, and of a team as many contexts an
+    episode as it has outputs; half of a row's tokens are replies of `max_action_tokens`, each
+    behind something given. With supervised steps alone, one
     row for each example of a batch.
     """
     rollout, replies = settings.rollout, 1
     groups = settings.sft.batch_size
     length = rollout.row_length if row_length is None else row_length
     if settings.rl.steps and not settings.sepo.steps:
-        episodes = settings.rl.tasks_per_step * settings.rl.rollouts_per_task
+        contexts = settings.rl.tasks_per_step * settings.rl.rollouts_per_task
+        if is_team(domain_class(settings.domain.name)):
+            domain = make_domain(settings.domain)
+            contexts *= getattr(domain, "most_outputs", len(team_seats(domain)))
         most = max(length // 2, min(rollout.max_action_tokens, length - 1))
         turns = -(-most // rollout.max_action_tokens)
         return Sizes(
-            rows=-(-episodes // max(length // rollout.capacity, 1)) if rows is None else rows,
+            rows=-(-contexts // max(length // rollout.capacity, 1)) if rows is None else rows,
             row_length=length,
             actions=most if actions is None else actions,
             segments=2 * turns + 1,

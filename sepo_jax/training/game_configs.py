@@ -55,6 +55,15 @@ def new_config(name: str, policy: str) -> config_dict.ConfigDict:
     return config
 
 
+def use_small_policy(config: config_dict.ConfigDict) -> None:
+    """Makes the fresh policy three layers deep, trained by Muon, and leaves out judging it before
+    it is trained: nobody can read its replies."""
+    config.policy.num_layers, config.policy.initializer_range = 3, 0.1
+    config.policy.num_heads, config.policy.num_kv_heads = 2, 1
+    config.optimizer.name = "muon"
+    config.evaluation.untrained = False
+
+
 def use_adapters(config: config_dict.ConfigDict, policy: str) -> None:
     """Makes adapters of rank 16 what is trained, and names the run after the policy."""
     config.name += "_" + re.sub(r"[^\w.-]", "_", Path(policy).name)
@@ -146,7 +155,7 @@ def variant(options: dict[str, Any], **usual: Any) -> str:
     or a table: "_reward_only", "_shared_grpo", "_paper"."""
     names = (
         *("objective", "credit", "algorithm", "returns", "exploiters", "expert"),
-        *("prefix_credit", "selector"),
+        *("prefix_credit", "selector", "ratio_scale", "reduce"),
     )
     chosen = [options[name] for name in names if options.get(name, "") != usual.get(name, "")]
     return "".join(f"_{each}" for each in [*chosen, *(["paper"] if options.get("paper") else [])])

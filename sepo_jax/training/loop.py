@@ -274,7 +274,7 @@ class StageRunner:
             which are the policy without adapter where there is one.
         """
         settings, parallel = self.settings, self.parallel
-        updates = settings.optimizer.updates_per_batch
+        updates = self._updates(stage)
         optimizer = make_optimizer(
             settings.optimizer,
             numbers.learning_rate,
@@ -311,6 +311,10 @@ class StageRunner:
         trained = self._steps(stage, numbers, maker, update, checkpoints, state, held, first)
         return join(frozen, parallel.rest(trained))
 
+    def _updates(self, stage) -> int:
+        """Updates on each batch; examples are learned from once, what was sampled more often."""
+        return 1 if stage.name == "sft" else self.settings.optimizer.updates_per_batch
+
     def _drop_lines_after(self, name: str, step: int) -> None:
         """Forgets log lines of updates that no checkpoint holds; they are about to be redone."""
         later = STAGES[STAGES.index(name) + 1 :]
@@ -345,7 +349,7 @@ class StageRunner:
             clock.lap("score")
             # The update consumes what these may share memory with, and wants the room.
             del params, reference
-            for _ in range(settings.optimizer.updates_per_batch):
+            for _ in range(self._updates(stage)):
                 placed, metrics = update(placed, held.frozen, batch)
             record = {"stage": stage.name, "step": step + 1, "loss": read_value(metrics["loss"])}
             for part in (metrics, credit.metrics, data.metrics):

@@ -10,7 +10,7 @@ from typing import Any
 from ml_collections import config_dict
 
 from ..evaluation.matrix_tasks import ARMS, NAMED_ARMS, label_of
-from .game_configs import new_config, parse_options, use_adapters, variant
+from .game_configs import new_config, parse_options, use_adapters, use_small_policy, variant
 
 TRAINED = (2, 3)
 # Four games of two actions for each of three: comparing two payoffs is learned first.
@@ -56,10 +56,8 @@ def matrix_config(name: str, argument: str | None, expert: str = "") -> config_d
     config.evaluation.every = 250
     config.checkpoint.every = 1000
     if fresh:
-        config.policy.individual_digits, config.policy.num_layers = True, 3
-        config.policy.num_heads, config.policy.num_kv_heads = 2, 1
-        config.policy.initializer_range, config.optimizer.name = 0.1, "muon"
-        config.evaluation.untrained = False  # no reply of a fresh policy can be read
+        use_small_policy(config)
+        config.policy.individual_digits = True
     else:
         use_adapters(config, options["policy"])
         config.rollout.slots = 16

@@ -53,11 +53,8 @@ def model_config(name: str, model: str, argument: str | None) -> config_dict.Con
     """
     options = parse_model_options(argument)
     task = options["task"]
-    config = new_config(f"bpo_{task}_{name}", model)
+    config = large_config(f"bpo_{task}_{name}", model)
     config.name += variant(options, algorithm="bpo", credit="tree")
-    config.policy.param_dtype, config.policy.compute_dtype = "float32", "bfloat16"
-    config.policy.cache_dtype, config.policy.remat = "bfloat16", "layer"
-    config.sft.steps, config.sepo.steps = 0, 0
     _learn(config, options)
     rollout = config.rollout
     rollout.slots, rollout.capacity, rollout.row_length = 32, CAPACITY, CAPACITY
@@ -67,7 +64,16 @@ def model_config(name: str, model: str, argument: str | None) -> config_dict.Con
     {"webshop": _webshop, "alfworld": _alfworld, "repository": _repository}[task](
         config, options["data"]
     )
-    # Parameters, moments and gradients are spread over all chips.
+    return config
+
+
+def large_config(name: str, model: str) -> config_dict.ConfigDict:
+    """The config of a run that trains all parameters of a published model on 16 chips, without any
+    training stage: moments and gradients are spread over all of them."""
+    config = new_config(name, model)
+    config.policy.param_dtype, config.policy.compute_dtype = "float32", "bfloat16"
+    config.policy.cache_dtype, config.policy.remat = "bfloat16", "layer"
+    config.sft.steps, config.sepo.steps = 0, 0
     config.parallel.kind, config.parallel.fsdp = "mesh", 16
     config.checkpoint.every = 10
     return config

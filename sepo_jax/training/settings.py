@@ -185,7 +185,7 @@ class OptimizerSettings:
     weight_decay: float = 0.0
     max_gradient_norm: float = 1.0
     micro_batches: int = 1  # parts a batch is split into on each device
-    updates_per_batch: int = 1
+    updates_per_batch: int = 1  # of what was sampled; supervised batches have one
     on_nonfinite: str = "stop"  # "stop" ends the run; "skip" drops the update and counts it
 
 

@@ -77,7 +77,7 @@ def make_domain(settings: DomainSettings) -> Any:
         that can be played with (`check_players`), fewer than two games, or an option that none of
         the domains takes.
     """
-    classes = [_domain_class(name) for name in settings.games or (settings.name,)]
+    classes = [domain_class(name) for name in settings.games or (settings.name,)]
     taken = [inspect.signature(each).parameters for each in classes]
     options = {}
     for field in dataclasses.fields(settings):
@@ -124,7 +124,7 @@ def _check_domain(domain: Any) -> None:
         check_players(domain)
 
 
-def _domain_class(name: str) -> Any:
+def domain_class(name: str) -> Any:
     """A class by its name in `DOMAINS`, or as "my_module:MyClass"."""
     if ":" not in name:
         check_option("domain", name, [*DOMAINS, _OWN_DOMAIN])

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import chex
@@ -81,6 +82,8 @@ class TaskJudge:
         records = [result.record for result in results]
         figures = self.domain.figures(tasks, records)
         played = [result for result in results if result.failure is None]
+        if played:
+            figures = {"tokens": fmean(map(_sampled_tokens, played)), **figures}
         shown = played[:: max(len(played) // _SAMPLES, 1)][:_SAMPLES]
         samples = [sample_record(stage, step, result) for result in shown]
         curves = self._curves(tasks, records)
@@ -123,3 +126,7 @@ class TaskJudge:
 
     def _read(self) -> dict[str, Any]:
         return self.directory.read_json("summary.json")
+
+
+def _sampled_tokens(result: EpisodeResult) -> int:
+    return sum(len(action.tokens) for action in result.actions)

@@ -9,6 +9,8 @@ import pytest
 
 from sepo_jax.domains import math as team_math
 from sepo_jax.domains.math import CheckFailed, MathTeam
+from sepo_jax.domains.math_experts import Guessers
+from sepo_jax.domains.math_flows import WORKFLOWS
 from sepo_jax.domains.math_problems import is_held_out
 from sepo_jax.domains.teams import play_workflow
 from sepo_jax.names import imported
@@ -219,10 +221,22 @@ def test_tasks_of_files(tmp_path):
         MathTeam(problems=str(tmp_path / "absent.jsonl"))
 
 
-def record(right, replies=2, malformed=0, **more):
+def record(right, replies=2, malformed=0):
     return {"right": right, "answered": True, "unchecked": False, "replies": replies,
             "malformed": malformed, "event_kinds": ["solve", "verify"], "event_sizes": [3, 1],
-            "calls": 4, "active_set": 2.0, **more}  # fmt: skip
+            "calls": 4, "active_set": 2.0}  # fmt: skip
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+@pytest.mark.parametrize("solvers", [1, 3])
+def test_the_most_outputs_are_those_of_the_longest_of_many_plays(workflow, solvers):
+    team = MathTeam(workflow=workflow, solvers=solvers, rounds=2, difficulties=(1,))
+    tasks = team.training_tasks(60, seed=0)
+    calls = [
+        play_workflow(team, task, 0, Guessers(task, number, solvers)).record["calls"]
+        for number, task in enumerate(tasks)
+    ]
+    assert max(calls) == team.most_outputs
 
 
 def test_figures_have_known_values():
@@ -238,10 +252,10 @@ def test_figures_have_known_values():
     assert (found["active_set"], found["events"], found["calls"]) == (2.0, 2.0, 4.0)
     # Half the width of the interval of a mean of 0.5 and 0: 1.96 * sqrt(0.125 / 2).
     assert math.isclose(found["avg@4_high"] - 0.25, 1.959964 * math.sqrt(0.125 / 2))
-    assert "accuracy_low" not in found and "tokens" not in found
-    once = MathTeam().figures([TASK, hard], [record(True, 4, 1, tokens=10), None])
+    assert "accuracy_low" not in found
+    once = MathTeam().figures([TASK, hard], [record(True, 4, 1), None])
     assert once["accuracy"] == 0.5 and 0 < once["accuracy_low"] < 0.5
-    assert once["tokens"] == 10.0 and once["valid"] == 0.75
+    assert once["valid"] == 0.75
     assert not any(name.startswith(("avg@", "pass@")) for name in once)
     assert MathTeam().figures([TASK], [None])["accuracy"] == 0.0
 

@@ -275,3 +275,18 @@ def test_experts_know_no_more_than_is_shown(domain):
         assert expert("search", ("worker", 0), messages) == f"search: {start} {first}"
         assert expert("verify", ("verifier", 0), messages) == "enough: no"
         assert expert("route", ("router", 0), messages) == "workers: 1"
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_most_outputs_are_those_of_a_team_that_never_has_enough(workflow, workers):
+    team = SearchTeam(workflow=workflow, workers=workers, rounds=3, people=30)
+    said = {
+        "route": routing(range(workers)),
+        "search": "search: x",
+        "verify": "enough: no",
+        "answer": "answer: x",
+    }
+    (task,) = team.training_tasks(1, seed=0)
+    played = team.play(task, lambda kind, member, messages: said[kind])
+    assert played.record["calls"] == team.most_outputs

@@ -136,6 +136,16 @@ def test_coverage_of_intervals_of_deviations():
     assert 0.91 <= np.mean(alone) <= 0.99 and 0.91 <= np.mean(ratio) <= 0.99
 
 
+def test_coefficient_of_variation():
+    # Deviations -2, -1 and 3 of a mean of 3: the sample variance is 14 / 2.
+    assert statistics.coefficient_of_variation([1, 2, 6]) == pytest.approx(7**0.5 / 3)
+    assert statistics.coefficient_of_variation([0.1, 0.1, 0.1]) == 0.0
+    assert statistics.coefficient_of_variation([0.0, 0.0]) == 0.0
+    for wrong, message in (([1.0], "got 1 values"), ([1.0, -1.0], "least of them -1")):
+        with pytest.raises(ValueError, match=message):
+            statistics.coefficient_of_variation(wrong)
+
+
 def test_rate_difference_is_newcombes():
     # Newcombe 1998, table II, contrast (a), method 10: 56/70 - 48/80 = 0.2 [0.0524, 0.3339].
     found = statistics.rate_difference(rate(56, 70), rate(48, 80))

@@ -11,8 +11,9 @@ CONFIG = """
 from ml_collections import config_dict
 
 def get_config(argument=None):
-    steps = 1 if argument == "runlocal" else 50
-    return config_dict.ConfigDict({"name": "mine", "seed": 0, "steps": steps, "rate": 0.1})
+    steps = 1 if "runlocal" in (argument or "") else 50
+    config = {"name": "mine", "seed": 0, "steps": steps, "rate": 0.1, "given": argument}
+    return config_dict.ConfigDict(config)
 
 def sweep(add):
     add(seed=4)
@@ -62,10 +63,15 @@ def test_a_config_is_what_the_sweep_makes_of_it(tmp_path, config):
         "seed": 7,
         "steps": 50,
         "rate": 0.3,
+        "given": None,
     }
     assert runs.config_of(config, 4).rate == 0.1 and runs.config_of(config, 9).seed == 9
     quick = made(tmp_path, quick=True).config_of(config, 7)
     assert quick.steps == 1 and quick.rate == 0.3
+    # An argument that follows the path stays.
+    assert runs.config_of(f"{config}:fast", 7).given == "fast"
+    quick = made(tmp_path, quick=True).config_of(f"{config}:fast", 7)
+    assert quick.given == "fast,runlocal" and quick.steps == 1
 
 
 def test_a_run_of_a_sweep_is_gone_on_with_and_trained_once(tmp_path, config, trained):

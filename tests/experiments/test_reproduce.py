@@ -1,13 +1,11 @@
 """Claims of the papers: what is enumerated, what is computed from runs, and the command."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from script_modules import script_module
+from script_modules import reproduce, script_module
 
 from sepo_jax.evaluation.claims import FAILS, HOLDS, NOT_COMPARABLE, UNDECIDED, verdict
 from sepo_jax.evaluation.results import source_commit, write_result
@@ -18,7 +16,6 @@ from sepo_jax.training.setup import make_domain
 from sepo_jax.training.step_plan import StepPlan
 from sepo_jax.training.tasks import make_tasks
 
-ROOT = Path(__file__).parents[2]
 claims = script_module("claims")
 bench = script_module("claims.bench")
 figure = script_module("claims.figure")
@@ -355,19 +352,14 @@ def test_figures_are_drawn_alike(tmp_path):
     assert text.startswith("<?xml") and "sepo/x: holds" in text and "SEPO" in text
 
 
-def run(*arguments):
-    command = [sys.executable, str(ROOT / "experiments" / "reproduce.py"), *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-
-
 @pytest.mark.slow
 def test_user_errors_end_in_one_line(tmp_path):
-    done = run("--claim=sepo/constant_penalti")
+    done = reproduce("--claim=sepo/constant_penalti")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "unknown claim 'sepo/constant_penalti'. Did you mean 'sepo/constant_penalty'" in (
         done.stderr
     )
-    done = run("--claim=sepo/per_round", "--quick", "--write", f"--results={tmp_path}")
+    done = reproduce("--claim=sepo/per_round", "--quick", "--write", f"--results={tmp_path}")
     assert done.returncode == 2 and "leave out --write or --quick" in done.stderr
     assert not list(tmp_path.iterdir())
 
@@ -375,7 +367,7 @@ def test_user_errors_end_in_one_line(tmp_path):
 @pytest.mark.slow
 def test_the_command_trains_judges_and_draws(tmp_path):
     flags = ("--claim=sepo/sft_over_cooperates", "--quick", "--seeds=1", f"--runs={tmp_path}")
-    done = run(*flags)
+    done = reproduce(*flags)
     assert done.returncode == 0, done.stderr
     row = json.loads(done.stdout[done.stdout.index("{") :])
     # One seed has no interval, so nothing is decided.

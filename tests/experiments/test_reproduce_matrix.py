@@ -1,14 +1,11 @@
 """Claims of the matrix benchmark: what decides each, on figures that are given, and the command."""
 
 import itertools
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from script_modules import script_module
+from script_modules import reproduce, rows_of, script_module
 
 from sepo_jax.evaluation.claims import FAILS, HOLDS, NOT_COMPARABLE, UNDECIDED, verdict
 from sepo_jax.evaluation.matrix_report import RESULT_COLUMNS
@@ -16,7 +13,6 @@ from sepo_jax.evaluation.matrix_tasks import ARMS
 from sepo_jax.evaluation.results import source_commit, write_result
 from sepo_jax.training.settings import DomainSettings, EvaluationSettings, Settings
 
-ROOT = Path(__file__).parents[2]
 claims = script_module("claims")
 control = script_module("claims.residual_control")
 lipschitz = script_module("claims.lipschitz")
@@ -261,25 +257,10 @@ def test_families_have_their_claims():
     assert len(claims.FAMILIES["matrix"].claims) == 7
 
 
-def run(*arguments):
-    command = [sys.executable, str(ROOT / "experiments" / "reproduce.py"), *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-
-
-def rows_of(output):
-    """The JSON objects that were printed one after another."""
-    decoder, rows, place = json.JSONDecoder(), [], output.find("{")
-    while place >= 0:
-        row, end = decoder.raw_decode(output, place)
-        rows.append(row)
-        place = output.find("{", end)
-    return rows
-
-
 @pytest.mark.slow
 def test_the_command_measures_every_claim(tmp_path):
     places = (f"--runs={tmp_path}", f"--results={tmp_path / 'results'}")
-    done = run("--claim=matrix/all", "--quick", "--seeds=1", *places)
+    done = reproduce("--claim=matrix/all", "--quick", "--seeds=1", *places)
     assert done.returncode == 0, done.stderr
     rows = {row["claim"]: row for row in rows_of(done.stdout)}
     assert list(rows) == list(claims.FAMILIES["matrix"].claims)

@@ -113,6 +113,21 @@ def test_variants_have_means_of_their_own(tmp_path, monkeypatch):
     assert len(summaries) == 4
 
 
+def test_figures_over_steps(tmp_path):
+    figure_of = script_module("sweep_rows").figure_of
+    lines = [("sft", 1, 9.0), ("rl", 1, 1.0), ("rl", 2, 2.0), ("rl", 3, 6.0)]
+    for name in ("metrics", "timings"):
+        text = (json.dumps({"stage": s, "step": n, name: x}) + "\n" for s, n, x in lines)
+        (tmp_path / f"{name}.jsonl").write_text("".join(text))
+    summary = {"rl/dense/2/success": 0.5, "rl/loss": 0.1}
+    assert figure_of(tmp_path, summary, "rl/step_mean/metrics") == 3.0
+    # Deviations -2, -1 and 3: the sample variance is 14 / 2.
+    assert figure_of(tmp_path, summary, "rl/step_cv/metrics") == pytest.approx(7**0.5 / 3)
+    assert figure_of(tmp_path, summary, "rl/step_seconds/timings") == 2.0
+    assert figure_of(tmp_path, summary, "rl/dense/2/success") == 0.5
+    assert figure_of(tmp_path, summary, "rl/loss") == 0.1
+
+
 @pytest.mark.parametrize(
     ("change", "table"),
     [

@@ -248,6 +248,9 @@ def test_sizes_of_a_config(small_config):
     # Eight episodes of each task, one a row of 256; 128 tokens of replies of four.
     assert default_sizes(read_settings(tasks)) == Sizes(40, 256, 128, 65, 256)
     assert default_sizes(read_settings(tasks), row_length=512).rows == 20
+    # A team opens a context for every output: three solvers, verifier, selector, reviser.
+    team = read_settings({**tasks, "domain": {"name": "math"}})
+    assert default_sizes(team).rows == 6 * 40
     with pytest.raises(ValueError, match="no room for 32 action tokens"):
         default_sizes(settings, row_length=32, actions=32)
     with pytest.raises(ValueError, match="rows must be at least 1, got 0"):

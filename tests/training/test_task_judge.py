@@ -42,6 +42,8 @@ def test_every_task_has_its_records(finished):
         assert player["curves"] == {
             title: json.loads(json.dumps(curve._asdict())) for title, curve in curves.items()
         }
+        said = [SCRIPTS[stage](task, member) for task in tasks for member in range(2)]
+        assert summary[f"{stage}/tokens"] == pytest.approx(sum(map(len, said)) / 20)
     # Baselines can be had again from the tasks, so their records are not kept.
     assert set(found["players"]["uniform"]) == {"curves"}
 

@@ -39,6 +39,7 @@ def test_a_domain_of_a_team_has_a_seat_for_every_member():
 def test_a_team_is_trained_and_judged(tmp_path):
     run = train(to_dict(read_settings(CONFIG)), run_directory=tmp_path / "run", progress=False)
     assert run.summary["rl/active_set"] == 1.5 and run.summary["rl/calls"] == 6
+    assert 6 <= run.summary["rl/tokens"] <= 6 * 4
     steps = map(json.loads, (run.directory / "metrics.jsonl").read_text().splitlines())
     steps = [found for found in steps if found.get("stage") == "rl" and "clip_fraction" in found]
     assert len(steps) == 2
