@@ -93,8 +93,6 @@ def moved(params, seed, scale=0.3):
 
 
 def played_by(policy, params):
-    # Wide enough that replies depend on what was said before.
-    params = jax.tree.map(lambda leaf: 2.0 * leaf, params)
     tasks = DOMAIN.training_tasks(2, 0)
     requests = [EpisodeRequest(task, 5, group=group) for group, task in enumerate(tasks)]
     environments = domain_environments(DOMAIN)
@@ -107,7 +105,9 @@ def played_by(policy, params):
 
 @pytest.fixture(scope="module")
 def grown():
-    return played_by(*make_policy(SETTINGS, DOMAIN))
+    policy, params = make_policy(SETTINGS, DOMAIN)
+    # Wide enough that replies depend on what was said before.
+    return played_by(policy, jax.tree.map(lambda leaf: 2.0 * leaf, params))
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +115,7 @@ def recurrent():
     policy, _ = make_policy(SETTINGS, DOMAIN)
     policy = Policy(dataclasses.replace(policy.config, **RECURRENT), policy.tokenizer)
     assert policy.is_recurrent
+    # As they are: what float32 leaves grows along the states of a wide one.
     return played_by(policy, policy.init(jax.random.key(0)))
 
 
@@ -237,7 +238,7 @@ def test_a_policy_that_takes_one_path_a_row_makes_the_same_update(recurrent, nam
     assert batch.path_mask.sum(-1).max() == 1
     assert (batch.action_mask & ~batch.primary).any()
     metrics = check_same_update(ROWS[name], recurrent)
-    assert metrics["kl_reference"] > 1e-2 and metrics["advantage_abs"] > 1e-2
+    assert metrics["kl_reference"] > 1e-3 and metrics["advantage_abs"] > 1e-2
 
 
 @pytest.mark.parametrize("of", ["grown", "recurrent"])
