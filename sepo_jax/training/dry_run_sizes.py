@@ -47,7 +47,8 @@ def default_sizes(
     """Sizes of a step by the config, where not given.
 
     One row for each group: a prompt and its `rollouts_per_group` replies of `max_action_tokens`;
-    with `sepo.steps = 0`, one row for each decision of a supervised batch.
+    of the rl stage one row for each task and a reply an episode, so give sizes where episodes have
+    more; of the supervised stage, where it is the only one, one row for each decision of a batch.
     """
     rollout, replies = settings.rollout, 1
     groups = settings.sft.batch_size
@@ -62,6 +63,8 @@ def default_sizes(
         )
         groups = opponents * settings.sepo.groups_per_opponent
         replies = settings.sepo.rollouts_per_group
+    elif settings.rl.steps:
+        groups, replies = settings.rl.tasks_per_step, settings.rl.rollouts_per_task
     row_length = rollout.row_length if row_length is None else row_length
     if actions is None:
         actions = min(replies * rollout.max_action_tokens, max(row_length - 1, 1))
