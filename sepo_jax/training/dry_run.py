@@ -206,7 +206,7 @@ class _Compiler:
         fuse, whole, roles = policy.fuse, self.params, policy.num_adapters
         if roles > 1:
             config, _ = apart(policy.config, {})
-            whole = jax.eval_shape(lambda all_: apart(self.policy.config, all_)[1][0], whole)
+            whole = jax.eval_shape(lambda given: apart(self.policy.config, given)[1][0], whole)
             policy = dataclasses.replace(policy, config=config)
             fuse = partial(shared_form, policy)
         params = self._hold(whole) if spread else self._on_first(whole)

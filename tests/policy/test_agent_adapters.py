@@ -15,13 +15,13 @@ from sepo_jax.rollout.weights import assembled, decoding_forms, distinct
 
 pytestmark = pytest.mark.usefixtures("compile_fast")
 AGENTS = (7, 3)
-FAMILIES = pytest.mark.parametrize("fields", [{}, MIXED], ids=["llama", "mixed"])
-TARGETS = {"targets": ("all",)}
+SMALL = {"num_layers": 1}
+TARGETS = ("q_proj", "v_proj", "down_proj")
 
 
-def several(make_params, fields=None, same=False, **lora):
+def several(make_params, fields=SMALL, same=False, targets=TARGETS):
     """A policy of two agents, its parameters, and the policy and parameters of each alone."""
-    one = with_lora(fields, **{**TARGETS, **lora})
+    one = with_lora(fields, targets=targets)
     config = dataclasses.replace(one, lora=dataclasses.replace(one.lora, agents=AGENTS))
     base = make_params(one)
     fresh = init_adapter(one, base, jax.random.key(0))
@@ -47,15 +47,15 @@ score = jax.jit(
 # Identities
 
 
-@FAMILIES
+@pytest.mark.parametrize("fields", [{}, MIXED], ids=["llama", "mixed"])
 def test_a_token_takes_the_adapter_of_its_agent(fields, make_params):
-    policy, params, one, alone = several(make_params, fields)
+    policy, params, one, alone = several(make_params, fields, targets="all")
     row = rows()
     found = score(policy, params, row, np.array([[3], [7]], np.int32))
     expected = [score(one, part, row, None) for part in alone]
-    np.testing.assert_allclose(found[0], expected[1][0], atol=1e-4)
-    np.testing.assert_allclose(found[1], expected[0][1], atol=1e-4)
-    assert np.abs(expected[0] - expected[1]).max() > 1e-2
+    np.testing.assert_allclose(found[0], expected[1][0], atol=1e-3)
+    np.testing.assert_allclose(found[1], expected[0][1], atol=1e-3)
+    assert np.abs(expected[0] - expected[1]).max() > 0.1
     # An agent without an adapter is the policy without one.
     plain = score(one, detach(params)[0], row, None)
     found = score(policy, params, row, np.array([[5], [5]], np.int32))
@@ -83,20 +83,21 @@ def test_equal_adapters_are_one_that_both_share(make_params):
     row, agent = rows(), np.array([[7], [3]], np.int32)
     weight = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6)).astype(np.float32))
 
-    def gradient(policy, params):
+    def found(policy, params):
         base, adapter = detach(params)
-        loss = lambda own: jnp.sum(  # noqa: E731
-            weight * policy.log_probs(attach(base, own), *row, agent=agent).logp
-        )
-        return jax.jit(jax.grad(loss))(adapter)
 
-    np.testing.assert_allclose(
-        score(policy, params, row, agent), score(one, alone[0], row, agent), atol=1e-4
+        def loss(own):
+            logp = policy.log_probs(attach(base, own), *row, agent=agent).logp
+            return jnp.sum(weight * logp), logp
+
+        return jax.jit(jax.grad(loss, has_aux=True))(adapter)
+
+    (joint, logp), (shared, expected) = found(policy, params), found(one, alone[0])
+    np.testing.assert_allclose(logp, expected, atol=1e-4)
+    summed = jax.tree.map(jnp.add, *apart(policy.config, joint)[1])
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3), summed, shared
     )
-    parts = apart(policy.config, gradient(policy, params))[1]
-    summed = jax.tree.map(jnp.add, *parts)
-    shared = gradient(one, alone[0])
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), summed, shared)
 
 
 def test_the_gradient_of_an_adapter_is_of_its_agents_tokens_alone(make_params):
@@ -127,7 +128,7 @@ def test_the_gradient_of_an_adapter_is_of_its_agents_tokens_alone(make_params):
 
 def test_one_agent_is_the_adapter_that_all_share(make_params):
     """The same program, so the same bits."""
-    shared = with_lora(**TARGETS)
+    shared = with_lora(SMALL, targets=TARGETS)
     single = dataclasses.replace(shared, lora=dataclasses.replace(shared.lora, agents=(7,)))
     params = make_params(shared)
     made = [init_adapter(config, params, jax.random.key(0)) for config in (shared, single)]
@@ -160,8 +161,10 @@ def test_what_is_put_together_is_taken_apart(make_params):
 # Decoding
 
 
-@pytest.mark.parametrize("targets", ["all", ("q_proj", "v_proj", "down_proj"), ("up_proj",)])
-@FAMILIES
+@pytest.mark.parametrize(
+    ("fields", "targets"),
+    [(SMALL, "all"), (SMALL, TARGETS), (SMALL, ("up_proj",)), (MIXED, "all")],
+)
 def test_agents_decode_over_the_same_arrays(fields, targets, make_params):
     policy, params, one, _ = several(make_params, fields, targets=targets)
     _, parts = apart(policy.config, params)
@@ -176,7 +179,7 @@ def test_agents_decode_over_the_same_arrays(fields, targets, make_params):
         lambda params: one.prefill(params, one.init_cache(1, 8), tokens, jnp.array([7]))[1]
     )
     for form, part in zip(forms, parts, strict=True):
-        np.testing.assert_allclose(prefill(form), prefill(one.fuse(part)), atol=1e-4)
+        np.testing.assert_allclose(prefill(form), prefill(one.fuse(part)), atol=1e-3)
 
 
 def test_a_policy_that_shares_nothing_has_its_adapter_merged(make_params):
