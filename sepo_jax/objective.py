@@ -116,6 +116,7 @@ class Objective:
             batch.source,
             batch.target,
             temperature=self.temperature,
+            agent=batch.agent,
         )
         counted = weighing.counted
         behavior = batch.behavior_logp if row.ratio != "none" else jnp.zeros_like(scores.logp)

@@ -75,6 +75,19 @@ class Routed(Tasks):
         return float(answer["editor", 0] == str(number)), {"right": False, "number": number}
 
 
+class Wordy(Tasks):
+    """Two solvers and a verifier, paid by the letters of their replies."""
+
+    name = "wordy"
+    roles: Mapping[str, int] = {"solver": 2, "verifier": 1}
+
+    def workflow(self, task, seed):
+        drafts = yield event("solve", {("solver", i): [user(f"{task} + {i}")] for i in range(2)})
+        said = yield event("verify", {("verifier", 0): [user(f"{task}: right?")]})
+        letters = "".join([*drafts.values(), *said.values()])
+        return float(sum(map(ord, letters)) % 13), {"right": False}
+
+
 class Mixed(Tasks):
     """Two roles decide at once."""
 

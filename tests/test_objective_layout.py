@@ -31,7 +31,7 @@ class ContextPolicy(NamedTuple):
     """Logits are a sum over the visible context, weighted by position: params [V, V]."""
 
     def log_probs(
-        self, params, tokens, positions, segment, ancestors, source, target, *, temperature
+        self, params, tokens, positions, segment, ancestors, source, target, *, temperature, **_
     ):
         # A wrong mask, position or source changes the result.
         row, known = jnp.arange(len(tokens))[:, None, None], jnp.maximum(segment, 0)

@@ -31,7 +31,7 @@ class BernoulliPolicy(NamedTuple):
     """P(action 1) = sigmoid of params[0] at first, of params[1 + a1] after action a1."""
 
     def log_probs(
-        self, params, tokens, positions, segment, ancestors, source, target, *, temperature
+        self, params, tokens, positions, segment, ancestors, source, target, *, temperature, **_
     ):
         state = jnp.where(tokens == PROMPT, 0, 1 + tokens)
         logit = params[jnp.take_along_axis(state, source, axis=-1)] / temperature

@@ -50,7 +50,7 @@ ESTIMATORS: dict[str, Algorithm] = {
 class _Given:
     """A policy whose parameters are the log-probabilities themselves, [B, A]."""
 
-    def log_probs(self, params, *_, temperature) -> TokenScores:
+    def log_probs(self, params, *_, **__) -> TokenScores:
         return TokenScores(logp=params, entropy=jnp.zeros_like(params), value=None)
 
 

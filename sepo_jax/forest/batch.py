@@ -38,6 +38,8 @@ class Batch:
       segment_weight: how much each token of a segment weighs, float32 [B, S]; 0 leaves the segment
         out.
       segment_mask: primary action segments, bool [B, S].
+      agent: who wrote the segment or reads it, int32 [B, S]; 0 on padding and where several begin
+        alike (`pack_sharing_prefixes`).
       event: event of a primary member, local to the rows of one share, int32 [B, S]; -1 none.
       event_size: members the event should have, int32 [B, S].
       path: segment s lies on leaf path q, bool [B, S, Q]; each leaf path lives in one row.
@@ -67,6 +69,7 @@ class Batch:
     value_target: Array
     segment_weight: Array
     segment_mask: Array
+    agent: Array
     event: Array
     event_size: Array
     path: Array
@@ -102,6 +105,7 @@ LAYOUT: dict[str, tuple[str, type, int]] = {
     "value_target": ("A", np.float32, 0),
     "segment_weight": ("S", np.float32, 0),
     "segment_mask": ("S", np.bool_, 0),
+    "agent": ("S", np.int32, 0),
     "event": ("S", np.int32, -1),
     "event_size": ("S", np.int32, 0),
     "path": ("SQ", np.bool_, 0),

@@ -275,6 +275,7 @@ def _write_row(
         view["segment"][here] = number
         view["column_index"][here] = np.arange(first, end)
         view["segment_index"][number] = segment
+        view["agent"][number] = forest.agent[segment]
         if parent != NO_PARENT:
             view["ancestors"][number] = view["ancestors"][local[parent]]
         view["ancestors"][number, number] = True

@@ -20,9 +20,10 @@ from sepo_jax.policy.config import DTYPES, ModelConfig
 from sepo_jax.policy.decoder import Ends, query_scale
 from sepo_jax.policy.delta_net import DeltaState, init_delta_state
 from sepo_jax.policy.layers import DecoderLayer
-from sepo_jax.policy.lora import PROJECTIONS, merge
+from sepo_jax.policy.lora import PROJECTIONS, detach, merge
 from sepo_jax.policy.rotary import rotary_tables
 from sepo_jax.policy.segments import Segments, init_segments
+from sepo_jax.policy.trees import join
 
 SIDE_BY_SIDE = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
@@ -168,6 +169,44 @@ def fuse(config: ModelConfig, params) -> dict:
 
     ends = {name: _narrowed(params[name], dtype) for name in _TABLES if name in params}
     return {**params, **ends, "layers": tuple(apart(layer) for layer in range(config.num_layers))}
+
+
+def fuse_adapter(config: ModelConfig, params) -> tuple[dict, ...]:
+    """The adapter of attached parameters in decoding form, a dict a layer.
+
+    `beside` puts it to the fused parameters without adapter, which many adapters can thus share.
+    Of projections that lie side by side, x [A1 A2] = [x A1, x A2] meets the block diagonal of B1
+    and B2.
+    """
+
+    def apart(layer):
+        kind, row = config.place(layer)
+        parts = params["layers"][kind]
+        found = jax.tree.map(lambda array: array[row], detach(parts)[1])
+        for joined, names in SIDE_BY_SIDE.items():
+            if all(name in parts for name in names) and any(name in found for name in names):
+                widths = [parts[name]["kernel"].shape[-1] for name in names]
+                pieces = [found.pop(name, None) for name in names]
+                found[joined] = _block_diagonal(pieces, widths)
+        return found
+
+    return tuple(apart(layer) for layer in range(config.num_layers))
+
+
+def _block_diagonal(pieces: list[dict | None], widths: list[int]) -> dict:
+    """One adapter of projections of these widths side by side; None for one without."""
+    downs, ups = [], []
+    for index, piece in enumerate(pieces):
+        if piece is not None:
+            around = (sum(widths[:index]), sum(widths[index + 1 :]))
+            downs.append(piece["lora_a"])
+            ups.append(jnp.pad(piece["lora_b"], ((0, 0), around)))
+    return {"lora_a": jnp.concatenate(downs, axis=1), "lora_b": jnp.concatenate(ups)}
+
+
+def beside(fused, adapter: tuple[dict, ...]) -> dict:
+    """Parameters in decoding form with an adapter of `fuse_adapter`; arrays are shared."""
+    return {**fused, "layers": tuple(map(join, fused["layers"], adapter))}
 
 
 def _narrowed(part: dict, dtype) -> dict:

@@ -27,12 +27,15 @@ class LoraConfig:
       targets: names of adapted projections, e.g. "q_proj", or "all" for every projection of the
         layers; `lora.init_adapter` checks them.
       rank_stabilised: divide alpha by the root of the rank instead (arXiv 2312.03732).
+      agents: ids of the agents (`forest.Forest.agent`) that have an adapter each, in the order in
+        which these lie side by side; with one or none all share one adapter.
     """
 
     rank: int = 16
     alpha: float = 32.0
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
     rank_stabilised: bool = False
+    agents: tuple[int, ...] = ()
 
     def __post_init__(self):
         targets = (self.targets,) if isinstance(self.targets, str) else tuple(self.targets)
@@ -43,11 +46,19 @@ class LoraConfig:
             raise ValueError(f"LoraConfig.alpha must be positive, not {self.alpha!r}")
         if not self.targets:
             raise ValueError("LoraConfig.targets is empty: name at least one projection")
+        object.__setattr__(self, "agents", tuple(map(int, self.agents)))
+        if len(set(self.agents)) < len(self.agents):
+            raise ValueError(f"LoraConfig.agents={self.agents} names an agent twice")
 
     @property
     def scale(self) -> float:
         """Factor of the adapter's product."""
         return self.alpha / (self.rank**0.5 if self.rank_stabilised else self.rank)
+
+    @property
+    def adapters(self) -> int:
+        """How many adapters lie side by side."""
+        return max(len(self.agents), 1)
 
 
 @dataclasses.dataclass(frozen=True)

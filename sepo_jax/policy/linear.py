@@ -13,8 +13,10 @@ class Linear(nn.Module):
     """x W + b, and with adapter leaves beside the kernel also scale (x A) B.
 
     Parameters: "kernel" [in, features], "bias" [features] when asked for. Never created here:
-    `lora_a` [in, rank] and `lora_b` [rank, features], which `lora.attach` puts there, and
-    "transposed" [features, in], which stands for the kernel in the decoding form of `cache.fuse`.
+    `lora_a` [in, R rank] and `lora_b` [R rank, features], R adapters side by side, which
+    `lora.attach` puts there; `lora_choice`, the adapter of each row, which `lora.choose` puts there
+    where R > 1; and "transposed" [features, in], which stands for the kernel in the decoding form
+    of `cache.fuse`.
 
     Attributes:
       config: gives dtypes, precision and the adapter's scale.
@@ -53,13 +55,34 @@ class Linear(nn.Module):
                     "the parameters carry an adapter, but config.lora is None: it gives the "
                     "adapter's scale; load with lora=LoraConfig(...), or detach the adapter"
                 )
-            low = times(inputs, self.get_variable("params", "lora_a"))
+            low = self._of_chosen(times(inputs, self.get_variable("params", "lora_a")))
             adapted = times(low, self.get_variable("params", "lora_b"))
             result = result + jnp.asarray(config.lora.scale, computed) * adapted
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,), stored)
             result = result + bias.astype(computed)[None]
         return result.reshape(*lead, self.features)
+
+    def _of_chosen(self, low: jax.Array) -> jax.Array:
+        """x A [N, R rank] with the columns of all adapters but each row's own set to 0."""
+        lora = self.config.lora
+        # In decoding form projections lie side by side, and so do their ranks.
+        fused = self.has_variable("params", "transposed")
+        if not fused and low.shape[-1] != lora.rank * lora.adapters:
+            raise ValueError(
+                f"the parameters carry adapters of {low.shape[-1]} columns, but config.lora says "
+                f"{lora.adapters} of rank {lora.rank}; `lora.apart` takes several adapters apart"
+            )
+        if lora.adapters == 1:
+            return low
+        if not self.has_variable("params", "lora_choice"):
+            raise ValueError(
+                f"the parameters carry the adapters of {lora.adapters} agents: score with "
+                "log_probs(..., agent=batch.agent), or take them apart with `lora.apart`"
+            )
+        choice = self.get_variable("params", "lora_choice").reshape(-1, 1)
+        owner = jnp.arange(low.shape[-1])[None] // lora.rank
+        return jnp.where(owner == choice, low, 0)
 
 
 def rows_times(rows: jax.Array, transposed: jax.Array, precision) -> jax.Array:

@@ -6,6 +6,10 @@ puts the two together for a forward pass; the parameters alone are the reference
 
     loss = lambda adapter: objective(attach(params, adapter))    # gradient of the adapter alone
 
+Agents may have an adapter each (`LoraConfig.agents`): R of them lie side by side along the rank, as
+`lora_a` [..., in, R rank] and `lora_b` [..., R rank, out]. `choose` says which of them a token
+takes, `apart` takes them apart, `concatenate` puts them together.
+
 scale = alpha / rank, or alpha / sqrt(rank) when rank-stabilised. No dropout is applied.
 Sources: Hu et al. 2021, "LoRA", section 4.1; Kalajdzievski 2023 for the rank-stabilised scale.
 """
@@ -39,6 +43,7 @@ PROJECTIONS = (
 )
 ALL = ("all", "all-linear")
 LEAVES = ("lora_a", "lora_b")
+CHOICE = "lora_choice"
 
 
 def scale_of(config: ModelConfig) -> float:
@@ -58,7 +63,7 @@ def init_adapter(config: ModelConfig, params, key) -> dict:
     Raises:
       ValueError: no `config.lora`, an unknown target, or a target that no layer has.
     """
-    rank = _required(config).rank
+    rank = _required(config).rank * _required(config).adapters
     paths = adapted_paths(config, params)
     adapter: dict = {}
     for path, own in zip(paths, jax.random.split(key, len(paths)), strict=True):
@@ -118,6 +123,57 @@ def detach(params) -> tuple[dict, dict]:
     return plain, adapter
 
 
+def choose(config: ModelConfig, params, agent, segment) -> dict:
+    """Attached parameters that say which of several adapters each token takes: its agent's.
+
+    Tokens of agents without an adapter take none, padding takes that of the row's first segment.
+
+    Args:
+      params: parameters with the adapters of `config.lora.agents`; without adapters they come back
+        as they are.
+      agent: int32 [B, S], of each segment. segment: int32 [B, T], of each token.
+    """
+    agents = jnp.asarray(_required(config).agents, jnp.int32)
+    same = agent[..., None] == agents[None, None]
+    own = jnp.where(same.any(-1), jnp.argmax(same, axis=-1), -1)
+    choice = jnp.take_along_axis(own, jnp.maximum(segment, 0), axis=1)
+
+    def with_choice(part):
+        inside = {name: with_choice(x) if isinstance(x, Mapping) else x for name, x in part.items()}
+        if LEAVES[0] in part:
+            # A leaf a layer, as the scan over layers wants it.
+            inside[CHOICE] = jnp.broadcast_to(choice, (len(part[LEAVES[0]]), *choice.shape))
+        return inside
+
+    return {**params, "layers": with_choice(params["layers"])}
+
+
+def apart(config: ModelConfig, params) -> tuple[ModelConfig, list[dict]]:
+    """Each of several adapters on its own; `concatenate` is the inverse.
+
+    Args:
+      params: parameters with the adapters of `config.lora.agents` attached, or the adapters alone.
+
+    Returns:
+      The config of one adapter, and for each agent `params` with its adapter alone. All other
+      arrays are shared.
+    """
+    lora = _required(config)
+    one = dataclasses.replace(config, lora=dataclasses.replace(lora, agents=()))
+    if lora.adapters == 1:
+        return one, [params]
+
+    def cut(part, ranks: slice):
+        ends = {"lora_a": (..., ranks), "lora_b": (..., ranks, slice(None))}
+        return {
+            name: cut(x, ranks) if isinstance(x, Mapping) else x[ends[name]] if name in ends else x
+            for name, x in part.items()
+        }
+
+    starts = range(0, lora.rank * lora.adapters, lora.rank)
+    return one, [cut(params, slice(start, start + lora.rank)) for start in starts]
+
+
 def has_adapter(params) -> bool:
     """Whether any kernel of the tree has adapter leaves beside it."""
     return any(
@@ -144,6 +200,7 @@ def concatenate(config: ModelConfig, adapters) -> tuple[LoraConfig, dict]:
     """One adapter that does what several of `config.lora`, one merged after the other, do.
 
     s A1 B1 + s A2 B2 = s [A1 A2] [B1; B2]: ranks add up, and alpha grows so that the scale stays.
+    Read with `config.lora` and its `agents` instead, the joint adapter is one adapter an agent.
 
     Returns:
       The settings of the joint adapter, and the adapter.
@@ -172,7 +229,7 @@ def _merge(params, rank: int, scale: float, path) -> dict:
         if params["lora_a"].shape[-1] != rank:
             raise ValueError(
                 f"{_name(path)} has an adapter of rank {params['lora_a'].shape[-1]}, but "
-                f"config.lora says {rank}"
+                f"config.lora says {rank}; take adapters of several agents apart with `apart`"
             )
         kept = {name: part for name, part in params.items() if name not in LEAVES}
         return {**kept, "kernel": _merged(params["kernel"], *(params[x] for x in LEAVES), scale)}

@@ -12,6 +12,7 @@ from sepo_jax.policy import cache as caching
 from sepo_jax.policy import decoder
 from sepo_jax.policy.cache import Cache
 from sepo_jax.policy.config import ModelConfig
+from sepo_jax.policy.lora import choose
 from sepo_jax.policy.scores import TokenScores, chunked_scores
 
 
@@ -60,12 +61,27 @@ class Policy:
         """Whether rows must hold one path each, since a state runs along them."""
         return self.config.is_recurrent
 
+    @property
+    def num_adapters(self) -> int:
+        """Adapters that lie side by side in the parameters, one an agent; 1 where all share."""
+        return self.config.lora.adapters if self.config.lora is not None else 1
+
     def init(self, key: jax.Array) -> dict:
         """Fresh parameters, a nested dict of arrays (layers of a kind stacked on axis 0)."""
         return _init(self.config, key)
 
     def log_probs(
-        self, params, tokens, positions, segment, ancestors, source, target, *, temperature=1.0
+        self,
+        params,
+        tokens,
+        positions,
+        segment,
+        ancestors,
+        source,
+        target,
+        *,
+        temperature=1.0,
+        agent=None,
     ) -> TokenScores:
         """Log-probability and entropy of chosen tokens of packed rows.
 
@@ -82,6 +98,8 @@ class Policy:
           source: int32 [B, A], column whose state predicts the target; target: int32 [B, A].
             Unused entries may hold any legal index and get finite numbers.
           temperature: > 0; the same that sampled the tokens.
+          agent: int32 [B, S], agent of each segment; read where agents have adapters of their own
+            (`LoraConfig.agents`), and needed there.
 
         Returns:
           TokenScores; `logp[b, i]` belongs to `target[b, i]`.
@@ -90,6 +108,8 @@ class Policy:
         chex.assert_equal_shape([tokens, positions, segment])
         chex.assert_equal_shape([source, target])
         config = self.config
+        if agent is not None and self.num_adapters > 1:
+            params = choose(config, params, agent, segment)
         hidden = decoder.hidden_states(config, params, tokens, positions, segment, ancestors)
         hidden = jnp.take_along_axis(hidden, source[:, :, None], axis=1)
         normal = decoder.final_norm(config, params, hidden)
@@ -115,6 +135,11 @@ class Policy:
     def fuse(self, params) -> dict:
         """Parameters in decoding form; optional, saves copies when called once before a loop."""
         return caching.fuse(self.config, params)
+
+    def fuse_adapter(self, params) -> tuple[dict, ...]:
+        """The adapter of parameters, to lie beside what `fuse` makes of the rest; see
+        `cache.fuse_adapter`."""
+        return caching.fuse_adapter(self.config, params)
 
     def prefill(self, params, cache: Cache, tokens, lengths, slots=None, reach=None):
         """Appends `lengths[s]` of `tokens` [S, W] to each slot; see `cache.append_and_score`.

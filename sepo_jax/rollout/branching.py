@@ -136,8 +136,8 @@ def decision_offsets(actions: Sequence[Action]) -> np.ndarray:
 
 
 def play_branching(
-    policy: Policy,
-    params: chex.ArrayTree,
+    policy: Policy | Sequence[Policy],
+    params: chex.ArrayTree | Sequence[chex.ArrayTree],
     requests: Sequence[EpisodeRequest],
     pool: Pool | EnvironmentFactory,
     options: EngineOptions = DEFAULT_OPTIONS,
@@ -156,7 +156,7 @@ def play_branching(
     fork that failed is left out of its siblings' comparison as if it had not been asked for.
 
     Args:
-      policy, params: the agent.
+      policy, params: the agent, or one of each agent.
       requests: prompts. Trunk t of a request has member `member * trees_per_prompt + t`, by the
         largest trees_per_prompt of all, and forks have members above those of all trunks; so
         nothing that is sampled depends on the order of work.

@@ -33,6 +33,7 @@ from ..sandbox.exchange import (
     no_report,
 )
 from . import engine
+from .weights import assembled, decoding_forms, distinct
 
 DRIVERS = ("host_loop", "in_jit")
 WHOLE_SOFTMAX = Sampling()
@@ -142,12 +143,12 @@ def drive(
                 f"{policy.config.max_positions} positions; lower it"
             )
     parts = tuple(policy for policy, _ in policies)
-    params = tuple(_fuse(policy, params) for policy, params in policies)
+    arrays, layout = distinct(decoding_forms(policies))
     if options.driver == "in_jit":
-        loops = [partial(_run_in_jit, parts, params, queue, options, devices)]
+        loops = [partial(_run_in_jit, parts, arrays, layout, queue, options, devices)]
     else:
         loops = [
-            partial(_run_host_loop, parts, params, queue, options, index, device)
+            partial(_run_host_loop, parts, arrays, layout, queue, options, index, device)
             for index, device in enumerate(devices)
         ]
     if options.driver == "host_loop" and len(loops) == 1:
@@ -156,11 +157,6 @@ def drive(
     else:
         _run_beside(loops, queue)
     queue.raise_error()
-
-
-@partial(jax.jit, static_argnames="policy")
-def _fuse(policy: Policy, params: chex.ArrayTree) -> chex.ArrayTree:
-    return policy.fuse(params)
 
 
 def _guarded(function: Callable[[], None], queue: Any) -> None:
@@ -192,10 +188,12 @@ def _run_beside(functions: Sequence[Callable[[], None]], queue: Any) -> None:
 # ---- host loop
 
 
-def _run_host_loop(policies, params, queue, options: EngineOptions, index: int, device) -> None:
+def _run_host_loop(
+    policies, arrays, layout, queue, options: EngineOptions, index: int, device
+) -> None:
+    params = assembled(jax.device_put(arrays, device), layout)
     engines = [
-        _Slots(policy, jax.device_put(part, device), options, device)
-        for policy, part in zip(policies, params, strict=True)
+        _Slots(policy, part, options, device) for policy, part in zip(policies, params, strict=True)
     ]
     reports = tuple(no_report(options.exchange_shape()) for _ in policies)
     while True:
@@ -296,28 +294,31 @@ _QUEUES: dict[int, tuple[Any, ExchangeShape]] = {}  # of running programs, by nu
 _NUMBERS = itertools.count()
 
 
-def _run_in_jit(policies, params, queue, options: EngineOptions, devices) -> None:
+def _run_in_jit(policies, arrays, layout, queue, options: EngineOptions, devices) -> None:
     number = next(_NUMBERS)
     _QUEUES[number] = queue, options.exchange_shape()
     try:
-        program = _program(policies, options, tuple(devices))
+        program = _program(policies, layout, options, tuple(devices))
         indices = np.arange(len(devices), dtype=np.int32)
         index = indices if len(devices) > 1 else indices[0]
-        jax.block_until_ready(program(params, np.int32(number), index))
+        jax.block_until_ready(program(arrays, np.int32(number), index))
     finally:
         del _QUEUES[number]
 
 
 @functools.lru_cache(maxsize=8)
-def _program(policies: tuple[Policy, ...], options: EngineOptions, devices: tuple) -> Callable:
+def _program(
+    policies: tuple[Policy, ...], layout: Any, options: EngineOptions, devices: tuple
+) -> Callable:
     """The compiled loop; the queue is looked up by its number, so that programs serve many."""
-    loop = partial(_loop, policies, options)
+    loop = partial(_loop, policies, layout, options)
     if len(devices) > 1:
         return jax.pmap(loop, in_axes=(None, None, 0), devices=devices)
     return jax.jit(loop)
 
 
-def _loop(policies, options: EngineOptions, params, number, device) -> chex.Array:
+def _loop(policies, layout, options: EngineOptions, arrays, number, device) -> chex.Array:
+    params = assembled(arrays, layout)
     shape = options.exchange_shape()
     reaches = engine.reaches(options.capacity)
     nothing = tuple(no_commands(shape) for _ in policies)

@@ -60,7 +60,11 @@ class BatchMaker:
           forest: segments with rewards.
           params: current parameters, for the critic's values.
           reference: parameters that KL terms refer to; only an algorithm with such reads them.
+
+        Raises:
+          ValueError: a forest that does not fit; see `pack` and `check_agents`.
         """
+        check_agents(self.policy, forest)
         micro = self.settings.optimizer.micro_batches
         batch = packing_of(self.policy)(
             forest,
@@ -117,8 +121,22 @@ class BatchMaker:
 
 def packing_of(policy: Policy) -> Callable[..., Batch]:
     """`pack` as a policy wants its rows: one path in each where a state runs along them, else as
-    many as fit, with the common beginnings of prompts once."""
-    return partial(pack, one_path_per_row=True) if policy.is_recurrent else pack_sharing_prefixes
+    many as fit, with the common beginnings of prompts once where one adapter reads them all."""
+    if policy.is_recurrent:
+        return partial(pack, one_path_per_row=True)
+    return pack if policy.num_adapters > 1 else pack_sharing_prefixes
+
+
+def check_agents(policy: Policy, forest: Forest) -> None:
+    """Raises ValueError for a forest with agents that have no adapter where others have one."""
+    if policy.num_adapters > 1:
+        missing = sorted(set(forest.agent.tolist()) - set(policy.config.lora.agents))
+        if missing:
+            raise ValueError(
+                f"the forest has segments of agents {missing}, and the policy adapters of "
+                f"{list(policy.config.lora.agents)} alone: give every agent one "
+                "(LoraConfig.agents), or let all share one"
+            )
 
 
 @partial(jax.jit, static_argnames="policy")
@@ -135,6 +153,7 @@ def score_parts(policy: Policy, params: chex.ArrayTree, batch: Batch, temperatur
             part.source,
             part.target,
             temperature=temperature,
+            agent=part.agent,
         )
 
     return jax.lax.map(score, jax.tree.map(jnp.asarray, batch))

@@ -25,7 +25,9 @@ from ..forest import Batch, bucket
 from ..forest.batch import LAYOUT
 from ..objective import make_objective
 from ..policy import Policy, Sampling
+from ..policy.lora import apart
 from ..rollout import engine
+from ..rollout.weights import shared_form
 from ..sandbox.exchange import Chunks
 from .batches import score_parts
 from .chips import Chip, chip_of
@@ -35,7 +37,7 @@ from .hlo import read_work
 from .loop import configured_algorithm
 from .parallel import MESH_AXES, Parallel, state_shardings
 from .settings import PolicySettings, Settings
-from .setup import model_config
+from .setup import make_domain, model_config, role_policy
 from .trainable import begin_stage, reference_part, split
 from .update import as_objective, init_state, make_optimizer, make_update
 
@@ -81,12 +83,14 @@ def dry_run(
     sizes = sizes or default_sizes(settings)
     parallel = Parallel(settings.parallel, devices)
     policy = shape_policy(settings.policy)
+    if settings.policy.adapters != "shared":
+        policy = role_policy(settings, policy, make_domain(settings.domain))
     params = jax.eval_shape(
         lambda key: begin_stage(policy.config, policy.init(key), key), jax.random.key(0)
     )
     if goal is None:
-        reinforces = settings.sepo.steps or settings.rl.steps
-        goal = configured_algorithm(settings) if reinforces else get_algorithm("sft")
+        learns = _last_stage(settings) is not settings.sft
+        goal = configured_algorithm(settings) if learns else get_algorithm("sft")
     compiler = _Compiler(settings, parallel, policy, params, sizes, goal)
     rows = [compiler.update()]
     rows += compiler.scoring()
@@ -108,6 +112,11 @@ def dry_run(
     )
 
 
+def _last_stage(settings: Settings) -> Any:
+    """The section of the stage that a run ends with."""
+    return next((part for part in (settings.rl, settings.sepo) if part.steps), settings.sft)
+
+
 class _Compiler:
     """Lowers each function from shapes laid out as the training loop lays them out."""
 
@@ -115,8 +124,7 @@ class _Compiler:
         self.settings, self.parallel, self.policy = settings, parallel, policy
         self.params, self.sizes, self.goal = params, sizes, goal
         self.compile_row = partial(compile_row, tpu=parallel.devices[0].platform == "tpu")
-        stages = (settings.sepo, settings.rl, settings.sft)
-        numbers = next((each for each in stages if each.steps), settings.sft)
+        numbers = _last_stage(settings)
         self.optimizer = make_optimizer(
             settings.optimizer,
             numbers.learning_rate,
@@ -189,7 +197,8 @@ class _Compiler:
 
     def generation(self, spread: bool) -> list[Row]:
         """Parameters into decoding form, one prefill call of the widest width, and one token in
-        every slot.
+        every slot. Where roles have adapters of their own it is one role's policy that decodes, and
+        the slots of the others stay beside it.
 
         Args:
           spread: leave the parameters as the mesh holds them, instead of whole on the first chip.
@@ -197,12 +206,18 @@ class _Compiler:
         settings, sizes, policy = self.settings, self.sizes, self.policy
         rollout, suffix = settings.rollout, ", sharded" if spread else ""
         chips = self.parallel.num_devices if spread else 1
-        params = self._hold(self.params) if spread else self._on_first(self.params)
+        fuse, whole, roles = policy.fuse, self.params, policy.num_adapters
+        if roles > 1:
+            config, _ = apart(policy.config, {})
+            whole = jax.eval_shape(lambda given: apart(self.policy.config, given)[1][0], whole)
+            policy = dataclasses.replace(policy, config=config)
+            fuse = partial(shared_form, policy)
+        params = self._hold(whole) if spread else self._on_first(whole)
         # Beside the functions' arguments; the parameters are that of the first.
         resident = self.state_bytes + (0 if spread else self.copied_bytes)
         compiled = partial(self.compile_row, resident=resident - _bytes_per_chip(params))
-        row, program = compiled(f"fuse{suffix}", chips, jax.jit(policy.fuse), (params,))
-        fused = jax.eval_shape(policy.fuse, self.params)
+        row, program = compiled(f"fuse{suffix}", chips, jax.jit(fuse), (params,))
+        fused = jax.eval_shape(fuse, whole)
         if program is not None:
             fused = jax.tree.map(_with_sharding, fused, program.output_shardings)
         elif not spread:
@@ -211,6 +226,7 @@ class _Compiler:
             fused = jax.tree.map(_with_sharding, fused, state_shardings(fused, self.parallel.mesh))
         rows = [row]
         state = jax.eval_shape(partial(engine.init_slots, policy, rollout.slots, sizes.capacity))
+        resident += (roles - 1) * _bytes_per_chip(state)
         compiled = partial(self.compile_row, resident=resident)
         chunks = _chunk_shapes(
             rollout.prefill_rows, min(max(rollout.prefill_widths), sizes.capacity)

@@ -52,8 +52,7 @@ def default_sizes(
     a stage on tasks the most there can be: episodes as long as a slot has room for, as many in a
     row as fit, none of which has anything in common with another, and of a team as many contexts an
     episode as it has outputs; half of a row's tokens are replies of `max_action_tokens`, each
-    behind something given. With supervised steps alone, one
-    row for each example of a batch.
+    behind something given. With supervised steps alone, one row for each example of a batch.
     """
     rollout, replies = settings.rollout, 1
     groups = settings.sft.batch_size

@@ -22,8 +22,7 @@ from ..domains.tasks import is_task_domain
 from ..evaluation import write_report
 from ..names import check_option, imported
 from ..objective import make_objective
-from ..policy import MODELS, Policy, save_hf, save_peft
-from ..policy.lora import concatenate, detach, merge
+from ..policy import Policy, detach
 from ..sandbox.protocol import Pool
 from .batches import BatchMaker, read_value
 from .checkpoints import Checkpoints, newest_on_all
@@ -42,11 +41,12 @@ from .reward_stage import RewardStage
 from .run_directory import RunDirectory, UnwrittenRunDirectory, nonfinite
 from .sepo_stage import SepoStage
 from .settings import Settings, read_settings, to_dict
-from .setup import make_domain, make_policy, make_pool
+from .setup import make_domain, make_policy, make_pool, role_policy
 from .stages import SftStage
 from .task_judge import TaskJudge
 from .trainable import begin_stage, join, reference_part, split
 from .update import as_objective, init_state, make_optimizer, make_update
+from .written_policy import write_policy
 
 _LOG = logging.getLogger(__name__)
 STAGES = ("sft", "sepo", "rl")  # in the order of a run
@@ -60,8 +60,8 @@ class Run(NamedTuple):
     """What training returns.
 
     Attributes:
-      policy, params: the trained policy; with `policy.lora_rank` the adapter of the last stage is
-        beside the kernels, and the policy without it is the one before that stage.
+      policy, params: the trained policy; with `policy.lora_rank` the adapter of the last stage, or
+        those of its roles, are beside the kernels, and the policy without is the one before it.
       summary: final figures by stage, as in `summary.json`.
       directory: where the run's files lie; only process 0 of several writes any.
     """
@@ -130,33 +130,20 @@ def _train(settings: Settings, prepared: "_Prepared", path, resume, allow_change
     kind = TaskJudge if is_task_domain(prepared.domain) else Judge
     judge = kind(settings, policy, prepared.domain, directory, prepared.environments, progress)
     judge.baselines(parallel.on_first(params))
-    runner = StageRunner(settings, policy, directory, parallel, judge, progress)
+    runner = StageRunner(settings, directory, parallel, judge, progress)
     adapters = []
     for number, (stage, numbers, goal) in enumerate(prepared.stages):
         key = jax.random.fold_in(jax.random.key(settings.seed), number)
+        policy = judge.policy = stage.policy
         params = begin_stage(policy.config, params, key)
         params = runner.run(stage, numbers, goal, params)
         judge.final(stage.name, parallel.on_first(params), numbers.steps)
-        adapters.append(detach(params)[1])
+        adapters.append((policy.config, detach(params)[1]))
     if is_first():
-        _write_policy(directory.path, settings, policy, params, adapters)
+        write_policy(directory.path, settings, prepared.domain, policy, params, adapters)
         write_report(directory.path)
     barrier("end of the run")
     return Run(policy, params, directory.read_json("summary.json"), directory.path)
-
-
-def _write_policy(path: Path, settings: Settings, policy: Policy, params, adapters: list) -> None:
-    """The policy as a Hugging Face directory, and where it adapts a published model, also as one
-    PEFT adapter of that model: the adapters of all stages side by side."""
-    config = policy.config
-    save_hf(path / "policy", policy, merge(config, params), overwrite=True)
-    source = settings.policy.source
-    if config.lora is None or source == "fresh" or not adapters:
-        return
-    lora, joint = concatenate(config, adapters)
-    whole = dataclasses.replace(policy, config=dataclasses.replace(config, lora=lora))
-    base = MODELS[source].hub_id if source in MODELS else source
-    save_peft(path / "adapter", whole, joint, base, overwrite=True)
 
 
 class _Prepared(NamedTuple):
@@ -191,12 +178,13 @@ def _prepare(
     parallel = Parallel(settings.parallel)
     environments = stack.enter_context(make_pool(settings.sandbox, domain))
     policy, params = make_policy(settings, domain)
+    trained = role_policy(settings, policy, domain)
     stages = []
     if settings.sft.steps:
         stages.append((SftStage(settings, policy, domain), settings.sft, get_algorithm("sft")))
     for kind, numbers in ((SepoStage, settings.sepo), (RewardStage, settings.rl)):
         if numbers.steps:
-            stage = kind(settings, policy, domain, environments, progress)
+            stage = kind(settings, trained, domain, environments, progress)
             stages.append((stage, numbers, chosen))
     return _Prepared(domain, environments, policy, params, parallel, stages)
 
@@ -259,21 +247,21 @@ class Held(NamedTuple):
 class StageRunner:
     """Runs one stage from its last checkpoint to its end."""
 
-    def __init__(self, settings, policy, directory, parallel, judge, progress):
-        self.settings, self.policy, self.directory = settings, policy, directory
-        self.parallel, self.judge, self.progress = parallel, judge, progress
+    def __init__(self, settings, directory, parallel, judge, progress):
+        self.settings, self.directory, self.parallel = settings, directory, parallel
+        self.judge, self.progress = judge, progress
 
     def run(self, stage, numbers, goal, params) -> chex.ArrayTree:
         """Parameters after the stage.
 
         Args:
-          stage: gives the data of a step.
+          stage: gives the data of a step, and the policy.
           numbers: the stage's section of the settings (steps and learning rates).
           goal: an Algorithm or an own loss.
           params: parameters before the stage, of `trainable.begin_stage`. KL terms refer to them,
             which are the policy without adapter where there is one.
         """
-        settings, parallel = self.settings, self.parallel
+        settings, parallel, policy = self.settings, self.parallel, stage.policy
         updates = self._updates(stage)
         optimizer = make_optimizer(
             settings.optimizer,
@@ -285,18 +273,18 @@ class StageRunner:
         # An own loss reads advantages that the config's algorithm assigns.
         temperature = settings.rollout.temperature
         if isinstance(goal, Algorithm):
-            goal = make_objective(goal, self.policy, temperature=temperature)
+            goal = make_objective(goal, policy, temperature=temperature)
         algorithm = getattr(goal, "algorithm", None) or configured_algorithm(settings)
-        maker = BatchMaker(settings, self.policy, algorithm, parallel.num_devices)
+        maker = BatchMaker(settings, policy, algorithm, parallel.num_devices)
         update = parallel.compile_update(
             lambda objective: make_update(objective, optimizer),
-            as_objective(goal, self.policy, temperature),
+            as_objective(goal, policy, temperature),
         )
         checkpoints = None
         if is_first():
             place = self.directory.path / "checkpoints" / stage.name
             checkpoints = Checkpoints(place, settings.checkpoint.keep)
-        frozen, trained = split(self.policy.config, params)
+        frozen, trained = split(policy.config, params)
         state = jax.tree.map(jax.numpy.asarray, init_state(trained, optimizer))
         first, (state, maker.sizes) = newest_on_all(checkpoints, (state, maker.sizes))
         if first > numbers.steps:
@@ -306,7 +294,7 @@ class StageRunner:
             )
         if first < numbers.steps:
             self._drop_lines_after(stage.name, first)
-        kept = reference_part(self.policy.config, trained)
+        kept = reference_part(policy.config, trained)
         held = Held(parallel.hold(frozen), parallel.hold(kept) if algorithm.kl_weight else None)
         trained = self._steps(stage, numbers, maker, update, checkpoints, state, held, first)
         return join(frozen, parallel.rest(trained))

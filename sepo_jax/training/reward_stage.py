@@ -21,7 +21,7 @@ from ..sandbox.protocol import Pool, TooManyFailures
 from .run_directory import without_nonfinite
 from .sepo_stage import training_sampling
 from .settings import Settings
-from .setup import branching_of_step, engine_options, policies_of_seats
+from .setup import branching_of_step, engine_options, seated
 from .stages import StepData
 
 _SAMPLES = 4  # episodes that a step writes out
@@ -79,15 +79,13 @@ class RewardStage:
           ValueError: a prompt that does not fit `rollout.capacity`.
         """
         rollout = play_branching(
-            self.policy,
-            params,
-            self.requests(step),
-            self.environments,
-            self.options,
-            self.branching,
+            requests=self.requests(step),
+            pool=self.environments,
+            options=self.options,
+            branching=self.branching,
             seed=self.settings.seed,
             step=step,
-            seats=policies_of_seats(self.domain),
+            **seated(self.policy, params, self.domain),
             progress=f"step {step + 1}" if self.progress else "",
         )
         weights = leaf_weights(rollout.results)

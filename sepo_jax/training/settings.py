@@ -42,6 +42,9 @@ class PolicySettings:
     lora_rank: int = 0  # 0 = full fine-tuning
     lora_alpha: float = 32.0
     lora_targets: tuple = ("q_proj", "k_proj", "v_proj", "o_proj")
+    # Of a team in its rl stage: "shared" by all roles, or one "per_role", beside frozen parameters.
+    # The supervised stage before it trains one that all share.
+    adapters: str = "shared"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,10 @@ from ..names import check_option, imported
 from ..policy import ModelConfig, Policy, Sampling, load, train_tokenizer
 from ..policy.config import LoraConfig
 from ..policy.formats.hugging_face import read_config
+from ..policy.lora import apart
 from ..policy.models import MODELS
 from ..rollout import Branching, EngineOptions
+from ..rollout.forests import name_id
 from ..sandbox.environments import domain_environments
 from ..sandbox.in_process import InProcessPool
 from ..sandbox.isolation import Limits
@@ -51,6 +53,7 @@ DOMAINS = {
     "search": "sepo_jax.domains.search:SearchTeam",
     "math": "sepo_jax.domains.math:MathTeam",
 }
+ADAPTERS = ("shared", "per_role")
 _OWN_DOMAIN = "my_module:MyClass"
 _DOMAIN_PARTS = ("name", "max_payoff", "pools", "experts", "new_episode", "expert_traces")
 # Fields of the config that no domain takes by their names.
@@ -186,9 +189,23 @@ def engine_options(settings: Settings, sampling: Sampling) -> EngineOptions:
     )
 
 
-def policies_of_seats(domain: Any) -> tuple[int, ...]:
-    """For each seat of an episode, which policy plays it: the one there is."""
-    return (0,) * (len(team_seats(domain)) if is_team(domain) else 1)
+def seated(policy: Policy, params: chex.ArrayTree, domain: Any) -> dict[str, Any]:
+    """Who plays an episode: arguments `policy`, `params` and `seats` of `rollout.play`.
+
+    One policy plays all seats of a domain. Where roles have adapters of their own (`role_policy`)
+    it is one policy a role, with that role's adapter: they share all other weights, and each has
+    slots and caches of its own, as many as `rollout.slots` says.
+    """
+    members = team_seats(domain) if is_team(domain) else [("", 0)]
+    if policy.num_adapters == 1:
+        return {"policy": policy, "params": params, "seats": (0,) * len(members)}
+    config, parts = apart(policy.config, params)
+    roles = list(domain.roles)
+    return {
+        "policy": [dataclasses.replace(policy, config=config)] * len(parts),
+        "params": parts,
+        "seats": tuple(roles.index(role) for role, _ in members),
+    }
 
 
 def branching_of(rl: RewardSettings) -> Branching:
@@ -238,6 +255,38 @@ def make_policy(settings: Settings, domain: Any) -> tuple[Policy, chex.ArrayTree
         except FileNotFoundError as error:
             raise FileNotFoundError(f"policy.source={wanted.source!r}: {error} {_HINT}") from error
     return policy, params
+
+
+def role_policy(settings: Settings, policy: Policy, domain: Any) -> Policy:
+    """The policy that reinforcement learning trains: `policy`, or with
+    `policy.adapters = "per_role"` the same with an adapter for each role of the domain.
+
+    Raises:
+      ValueError: an unknown option, or "per_role" where no adapter or no role is trained.
+    """
+    check_option("policy.adapters", settings.policy.adapters, ADAPTERS)
+    if settings.policy.adapters == "shared":
+        return policy
+    refused = "policy.adapters='per_role' gives every role of a team an adapter, but"
+    shared = 'or set policy.adapters="shared"'
+    if not is_team(domain):
+        raise ValueError(f"{refused} domain {domain.name!r} has no roles; choose a team, {shared}")
+    if policy.config.lora is None:
+        raise ValueError(
+            f"{refused} policy.lora_rank=0 trains all parameters; raise policy.lora_rank, {shared}"
+        )
+    if not settings.rl.steps:
+        raise ValueError(
+            f"{refused} rl.steps=0, and no other stage trains them; raise rl.steps, {shared}"
+        )
+    if settings.optimizer.name == "muon":
+        raise ValueError(
+            f"{refused} optimizer.name='muon' would make the update of one depend on the others; "
+            f'set optimizer.name="adamw", {shared}'
+        )
+    agents = tuple(name_id(role) for role in domain.roles)
+    lora = dataclasses.replace(policy.config.lora, agents=agents)
+    return dataclasses.replace(policy, config=dataclasses.replace(policy.config, lora=lora))
 
 
 _HINT = (

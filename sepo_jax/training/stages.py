@@ -55,7 +55,7 @@ class SftStage:
     name = "sft"
 
     def __init__(self, settings: Settings, policy: Policy, domain: Any):
-        self.settings = settings
+        self.settings, self.policy = settings, policy
         self.training, self.validation = supervised_data(settings, policy, domain)
         self._batch = None
         self._objective = make_objective("sft", policy, temperature=settings.rollout.temperature)

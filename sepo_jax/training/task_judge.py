@@ -17,7 +17,7 @@ from .judge import provenance
 from .reward_stage import sample_record
 from .run_directory import RunDirectory, without_nonfinite
 from .settings import Settings
-from .setup import engine_options, evaluation_sampling, policies_of_seats
+from .setup import engine_options, evaluation_sampling, seated
 
 _STEP = 2**30  # of the sampling keys: no training step has it
 _SAMPLES = 8  # episodes of a stage that are kept whole
@@ -25,6 +25,8 @@ _SAMPLES = 8  # episodes of a stage that are kept whole
 
 class TaskJudge:
     """Measures parameters on the evaluation tasks of a `domains.tasks.TaskDomain`.
+
+    `policy` plays; a stage that gives roles adapters of their own (`setup.role_policy`) sets it.
 
     Keys of `summary.json` are "<player>/<figure>": players are the untrained policy, the stages
     and the domain's baselines. Replies are drawn as
@@ -100,14 +102,12 @@ class TaskJudge:
             for member in range(self.settings.evaluation.task_samples)
         ]
         rollout = play(
-            self.policy,
-            params,
-            requests,
-            self.environments,
-            engine_options(self.settings, evaluation_sampling(self.settings)),
+            requests=requests,
+            pool=self.environments,
+            options=engine_options(self.settings, evaluation_sampling(self.settings)),
             seed=self.settings.seed,
             step=_STEP,
-            seats=policies_of_seats(self.domain),
+            **seated(self.policy, params, self.domain),
             progress="tasks" if self.progress else "",
         )
         return list(rollout.results)

@@ -39,14 +39,19 @@ def reference_part(config: ModelConfig, trained: chex.ArrayTree) -> chex.ArrayTr
 
 
 def begin_stage(config: ModelConfig, params: chex.ArrayTree, key: chex.PRNGKey) -> chex.ArrayTree:
-    """Parameters that a stage starts from: the same policy, its adapter merged, a fresh one on top.
+    """Parameters that a stage starts from: the same policy, its adapter merged, fresh ones on top.
 
     So the policy without adapter is the one before the stage, which KL terms refer to. What is
     trained is float32, whatever the frozen weights are. Without `config.lora`: `params` themselves.
+    Where `config.lora.agents` names several there is a fresh adapter for each of them, over the one
+    that all shared before.
 
     Args:
       params: parameters before the stage, with the adapter of an earlier stage or without one.
-      key: PRNG key of the fresh adapter.
+      key: PRNG key of the fresh adapters.
+
+    Raises:
+      ValueError: parameters with adapters of several agents.
     """
     if config.lora is None:
         return params

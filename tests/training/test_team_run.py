@@ -8,11 +8,12 @@ from team_workflows import Fixed
 
 from sepo_jax.algorithms import get_algorithm
 from sepo_jax.forest import check_events_whole
+from sepo_jax.policy import ModelConfig, Policy
 from sepo_jax.rollout.forests import name_id
 from sepo_jax.training import read_settings, to_dict, train
 from sepo_jax.training.batches import BatchMaker
 from sepo_jax.training.reward_stage import RewardStage
-from sepo_jax.training.setup import make_domain, make_policy, policies_of_seats
+from sepo_jax.training.setup import make_domain, make_policy, seated
 
 CONFIG = {
     "policy": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1,
@@ -32,7 +33,8 @@ CONFIG = {
 def test_a_domain_of_a_team_has_a_seat_for_every_member():
     domain = make_domain(read_settings(CONFIG).domain)
     assert isinstance(domain, Fixed)
-    assert policies_of_seats(domain) == (0,) * 5
+    policy = Policy(ModelConfig(vocab_size=8))
+    assert seated(policy, {}, domain) == {"policy": policy, "params": {}, "seats": (0,) * 5}
 
 
 @pytest.mark.slow
