@@ -5,17 +5,17 @@ Claim of the paper: Avg@16 40.1 and Pass@16 56.1, against 36.9 and 53.0 of the s
 was measured here. `paper_team_configs` says where its numbers come from.
 
 `data=` names a directory with train.jsonl to train on, corpus.jsonl to search and other files to be
-judged by; without it questions are generated. All roles share all parameters, which are trained;
-`adapters=shared` trains an adapter in their place. `workflow=` is one of routed, mixed, fixed and
-verified.
+judged by; without it questions are generated. Every role has an adapter of its own beside the
+frozen parameters; `adapters=shared` trains one that all share, `adapters=none` all parameters.
+`workflow=` is one of routed, mixed, fixed and verified.
 
-Meant for a slice of 16 chips of 95 GiB, v5p:2x2x4: parameters, moments and gradients of all weights
-take 49 GB of it together. Time: not measured; the last command compiles for the slice and gives
-least times and whether it fits, for as many rows as usual episodes fill.
+Meant for a slice of 16 chips of 95 GiB, v5p:2x2x4: where all parameters are trained, they, their
+moments and gradients take 49 GB of it together. Time: not measured; the last command compiles for
+the slice and gives least times and whether it fits, for as many rows as usual episodes fill.
 
     python experiments/train.py --config=configs/srpo/qwen2_5_3b.py
     python experiments/train.py --config=configs/srpo/qwen2_5_3b.py:data=<directory>
-    python experiments/train.py --config=configs/srpo/qwen2_5_3b.py:adapters=shared
+    python experiments/train.py --config=configs/srpo/qwen2_5_3b.py:adapters=none
     python experiments/train.py --config=configs/srpo/qwen2_5_3b.py:algorithm=dr_mas
     python experiments/train.py --config=configs/srpo/qwen2_5_3b.py:workers=5,ratio_scale=mean
     python experiments/dry_run.py --config=configs/srpo/qwen2_5_3b.py --topology=v5p:2x2x4 \\

@@ -5,16 +5,17 @@ Claim of the paper: Avg@16 61.3 and Pass@16 77.9, against 61.1 and 77.7 of the s
 measured here. `paper_team_configs` says where its numbers come from.
 
 `data=` names a directory with train.jsonl to train on and other files to be judged by; without it
-questions are generated. All roles share all parameters, which are trained; `adapters=shared` trains
-an adapter in their place. `workflow=` is one of fixed, mixed and routed.
+questions are generated. Every role has an adapter of its own beside the frozen parameters;
+`adapters=shared` trains one that all share, `adapters=none` all parameters. `workflow=` is one of
+fixed, mixed and routed.
 
-Meant for a slice of 16 chips of 95 GiB, v5p:2x2x4: parameters, moments and gradients of all weights
-take 64 GB of it together. Time: not measured; the last command compiles for the slice and gives
-least times and whether it fits.
+Meant for a slice of 16 chips of 95 GiB, v5p:2x2x4: where all parameters are trained, they, their
+moments and gradients take 64 GB of it together. Time: not measured; the last command compiles for
+the slice and gives least times and whether it fits.
 
     python experiments/train.py --config=configs/srpo/qwen3_4b.py
     python experiments/train.py --config=configs/srpo/qwen3_4b.py:data=<directory>
-    python experiments/train.py --config=configs/srpo/qwen3_4b.py:adapters=shared
+    python experiments/train.py --config=configs/srpo/qwen3_4b.py:adapters=none
     python experiments/train.py --config=configs/srpo/qwen3_4b.py:algorithm=dr_mas
     python experiments/train.py --config=configs/srpo/qwen3_4b.py:solvers=5,ratio_scale=mean
     python experiments/dry_run.py --config=configs/srpo/qwen3_4b.py --topology=v5p:2x2x4

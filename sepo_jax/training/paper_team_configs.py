@@ -5,10 +5,11 @@ A config file names its model and domain; see `configs/srpo/qwen3_8b.py`.
 The paper's workers, group, batch, clip, learning rate, KL weight and prompts are not known. Those
 of Dr. MAS, beside whose rows its figures stand, are taken: in mathematics eight episodes of each of
 32 problems, replies of at most 4,096 tokens and 0.1 taken off for one that nobody can read; in
-search five of each of 128 questions, 800 tokens, four rounds and 0.01; learning rate 1e-6, clip
-0.2, no KL. Other than theirs: workflows with parallel members, three of them, and what is shown of
-candidates and documents; BM25 in place of E5; one update a batch in place of five; judged at
-temperature 1 with no token cut off, not at 0.6 with top-p 0.95; Qwen3 is not told not to think.
+search five of each of 128 questions, 800 tokens, four rounds and 0.01; clip 0.2, no KL, and where
+all parameters are trained learning rate 1e-6. Other than theirs: workflows with parallel members,
+three of them, and what is shown of candidates and documents; adapters of rank 32 at 1e-5; BM25 in
+place of E5; one update a batch in place of five; judged at temperature 1 with no token cut off, not
+at 0.6 with top-p 0.95; Qwen3 is not told not to think.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from .team_configs import (
 
 WORKFLOWS = {"math": math_flows.WORKFLOWS, "search": search_team.WORKFLOWS}
 USUAL_WORKFLOW = {"math": "fixed", "search": "routed"}
-ADAPTERS = ("none", "shared")
+ADAPTERS = ("per_role", "shared", "none")
 RANK = 32
 REPLY = {"math": 4096, "search": 800}  # tokens
 # Of a context: a problem and what is shown of three candidates, or documents of four rounds.
@@ -43,6 +44,8 @@ BATCH = {"math": 32, "search": 128}
 # A part has room for the members of an event, in up to three rows. So has every part of mathematics
 # where all contexts are as long as they may be; of search they are a fifth of it on the whole.
 MICRO_BATCHES = {"math": 32, "search": 64}
+# Of each role where these have adapters of their own, of all together else.
+SLOTS = {"math": 8, "search": 16}
 TRAINING, CORPUS = "train.jsonl", "corpus.jsonl"
 
 
@@ -57,7 +60,7 @@ def parse_options(domain: str, argument: str | None) -> dict[str, Any]:
         argument,
         workflow=USUAL_WORKFLOW[domain],
         data="",
-        adapters="none",
+        adapters="per_role",
         **USUAL,
         **{MEMBERS[domain]: USUAL_MEMBERS},
     )
@@ -75,9 +78,9 @@ def team_config(name: str, model: str, domain: str, argument: str | None) -> con
       model: of `policy.models.MODELS`.
       domain: "math" or "search".
       argument: comma-separated options: `workflow=<of the domain>`, `data=<directory>` for other
-        questions than generated ones (`_use_files`), `adapters=none|shared` for training all
-        parameters or an adapter, and `algorithm=`, `ratio_scale=`, `reduce=`, `solvers=` or
-        `workers=` of `team_configs.team_config`.
+        questions than generated ones (`_use_files`), `adapters=per_role|shared|none` for training
+        an adapter a role, one that all share, or all parameters, and `algorithm=`, `ratio_scale=`,
+        `reduce=`, `solvers=` or `workers=` of `team_configs.team_config`.
 
     Raises:
       FileNotFoundError: a file that the directory lacks.
@@ -89,9 +92,10 @@ def team_config(name: str, model: str, domain: str, argument: str | None) -> con
     use_choices(config, domain, options)
     config.domain.options.workflow = options["workflow"]
     _learn(config, domain)
-    if options["adapters"] != "none":
+    if options["adapters"] != "per_role":
         config.name += f"_{options['adapters']}_adapters"
-        _use_adapters(config)
+    if options["adapters"] != "none":
+        _use_adapters(config, options["adapters"])
     {"math": _math, "search": _search}[domain](config)
     if options["data"]:
         _use_files(config, domain, Path(options["data"]))
@@ -104,13 +108,14 @@ def _learn(config: config_dict.ConfigDict, domain: str) -> None:
     rl.learning_rate, rl.final_learning_rate = 1e-6, 1e-6
     rollout.max_action_tokens = REPLY[domain]
     rollout.capacity = rollout.row_length = REPLY[domain] + PROMPT[domain]
-    rollout.slots, rollout.exchange_interval = 16, 16
+    rollout.slots, rollout.exchange_interval = SLOTS[domain], 16
     rollout.prefill_widths, rollout.prefill_rows = (128, 512), 4
     config.optimizer.micro_batches = MICRO_BATCHES[domain]
 
 
-def _use_adapters(config: config_dict.ConfigDict) -> None:
+def _use_adapters(config: config_dict.ConfigDict, adapters: str) -> None:
     config.policy.lora_rank, config.policy.lora_alpha = RANK, 2.0 * RANK
+    config.policy.adapters = adapters
     config.policy.param_dtype = "bfloat16"  # of what stays as it is
     config.rl.learning_rate, config.rl.final_learning_rate = 1e-5, 1e-5
 
