@@ -144,7 +144,7 @@ def test_the_table_and_the_sweep(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adapters", shared.ADAPTERS)
+@pytest.mark.parametrize("adapters", ["per_role", "none"])
 def test_the_update_compiles_at_its_full_size(path, adapters):
     """Over the eight devices of the tests; layers are scanned, so depth costs no time."""
     config = load_config(f"{path}:adapters={adapters}")
@@ -165,7 +165,9 @@ def test_the_update_compiles_at_its_full_size(path, adapters):
     assert trained == total if adapters == "none" else 0 < trained < 0.04 * total
     assert report.num_parameters == total + (trained if frozen else 0)
     assert report.frozen_bytes == frozen
-    assert report.state_bytes == pytest.approx((12 * trained + frozen) / 8, rel=0.01)
+    # Small adapters need not be spread over all devices.
+    most = 12 * trained if frozen else 12 * trained / 8
+    assert (12 * trained + frozen) / 8 <= report.state_bytes <= 1.01 * (most + frozen / 8)
     assert row.work.collectives["all-gather"].num_bytes > 0
     # At least 6 operations for each token and parameter outside embedding and head; 4 where most
     # parameters have no gradient.
