@@ -33,7 +33,7 @@ SETTINGS = read_settings(
             "vocab_size": 320, "hidden_size": 16, "num_layers": 1, "num_heads": 2,
             "num_kv_heads": 1, "intermediate_size": 32,
         },
-        "rollout": {"row_length": 1024},
+        "rollout": {"row_length": 1536},
     }
 )  # fmt: skip
 RECURRENT = {
@@ -310,7 +310,7 @@ def test_what_leaves_share_is_computed_once_in_scores_and_in_the_update(of, requ
         wanted = apart
     else:
         # Each token of the forest once; what the prompts of both tasks begin with, once for both.
-        assert (pack(forest, row_length=1024).column_index >= 0).sum() == forest.num_tokens
+        assert (pack(forest, row_length=1536).column_index >= 0).sum() == forest.num_tokens
         wanted = forest.num_tokens - common_beginning(forest)
         assert wanted < 0.6 * apart
     # The reference's scores; then loss, gradient, divergence and metrics together.
