@@ -228,8 +228,8 @@ def gradient_variance(bench: Runs) -> Measured:
     """
     quick = bench.quick
     tabular = tabular_gradients(4 if quick else TABULAR_BATCHES)
-    bench.note(source_commit(), [])
     seed = 0 if bench.seeds is None else next(iter(bench.seeds))
+    bench.note(source_commit(), [seed])
     settings = language_settings(quick, seed)
     run, _ = bench.finished(settings)
     count = 4 if quick else LANGUAGE_BATCHES
@@ -259,7 +259,7 @@ def sandbox_gradient_variance(bench: Runs) -> Measured:
     what they come to is shown.
     """
     seed = 0 if bench.seeds is None else next(iter(bench.seeds))
-    bench.note(source_commit(), [])
+    bench.note(source_commit(), [seed])
     findings, missing = [], ""
     for task in SANDBOXES:
         settings = imitation_of(task, bench.quick, seed)

@@ -159,7 +159,7 @@ def test_the_update_compiles_at_its_full_size(path, adapters):
         assert report.state_bytes == pytest.approx(12 * total / 8, rel=0.01)
     else:
         assert 0 < report.num_trained < 0.02 * total
-        assert report.frozen_bytes == pytest.approx(2 * total / 8, rel=0.02)
+        assert report.frozen_bytes == 2 * total
     assert row.work.collectives["all-gather"].num_bytes > 0
     # At least 6 operations for each token and parameter outside embedding and head; 4 where most
     # parameters have no gradient.
