@@ -171,7 +171,7 @@ def each_once(batch, tokens):
 
 
 def together(row: Algorithm, played: Played):
-    """The rollout as a run packs it, all trees of a task in one row: a batch [1, B, ...]."""
+    """The rollout as a run packs it, in a row that holds all trees where the policy takes them."""
     maker = BatchMaker(SETTINGS, played.policy, row, 1)
     batch, _ = maker.make(played.forest, played.params, played.reference)
     return jax.tree.map(lambda leaf: leaf[0], batch)
