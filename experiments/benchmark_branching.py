@@ -1,7 +1,7 @@
 """What a leaf costs: branching rollouts beside as many independent ones.
 
-    python experiments/benchmark_branching.py --write       # about fifteen minutes on two cores
-    python experiments/benchmark_branching.py --quick       # a tiny model, to see that all runs
+    python experiments/benchmark_branching.py --write     # a quarter of an hour on two cores
+    python experiments/benchmark_branching.py --quick     # a tiny model, to see that all runs
 
 Both sides play the same tasks over the same engine and the same environments, and get the same
 number of leaves; then each takes one update on them. Trees branch at half of the episode, where
@@ -20,9 +20,9 @@ from sepo_jax.training.command_line import run_main
 
 SHAPES = ((1, 4), (2, 4), (5, 4))  # M and K
 ROW_FACTORS = (1, 2, 4)  # lengths of rows that are tried, in longest paths
-TURNS = flags.DEFINE_integer("turns", 3, "measured turns of each side", lower_bound=1)
+REPETITIONS = flags.DEFINE_integer("repetitions", 3, "measured ones of each side", lower_bound=1)
 SEED = flags.DEFINE_integer("seed", 0, "seed of tasks and sampling", lower_bound=0)
-QUICK = flags.DEFINE_bool("quick", False, "a tiny model, short episodes and one turn")
+QUICK = flags.DEFINE_bool("quick", False, "a tiny model, short episodes and one repetition")
 WRITE = flags.DEFINE_bool("write", False, "write experiments/results/branching_speed.json")
 DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
 
@@ -37,10 +37,10 @@ def main() -> None:
     if WRITE.value and QUICK.value:
         raise ValueError("--write takes a full run: leave out --quick")
     works = workloads(QUICK.value)
-    shapes, turns = (((2, 3),), 1) if QUICK.value else (SHAPES, TURNS.value)
+    shapes, repetitions = (((2, 3),), 1) if QUICK.value else (SHAPES, REPETITIONS.value)
     rows: list[list] = []
     show(COLUMNS)
-    with tqdm(total=2 * len(works) * len(shapes) * (1 + turns), unit="turn") as bar:
+    with tqdm(total=2 * len(works) * len(shapes) * (1 + repetitions), unit="play") as bar:
         for work in works:
             update = Updater(*fresh_policy(work, QUICK.value))
             for points, continuations in shapes:
@@ -48,12 +48,14 @@ def main() -> None:
                 bar.set_description(title)
                 branching = Branching(points, continuations)
                 factors = ROW_FACTORS[:2] if QUICK.value else ROW_FACTORS
-                found = compete(update, work, branching, turns, factors, SEED.value, bar.update)
+                found = compete(
+                    update, work, branching, repetitions, factors, SEED.value, bar.update
+                )
                 rows += table_rows(title, found)
                 for row in rows[-len(found) - 1 :]:
                     show(row)
     if WRITE.value:
-        print(f"wrote {write_table(rows, works, turns, SEED.value)}")
+        print(f"wrote {write_table(rows, works, repetitions, SEED.value)}")
 
 
 if __name__ == "__main__":

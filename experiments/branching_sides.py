@@ -129,9 +129,16 @@ class Side:
 
     def rehearse(self, times: Sequence[int]) -> Measured:
         """Compiles everything, and chooses how long rows are: as long as so many of the longest
-        path, whichever is fastest. Its seconds are those of a first try."""
+        path, longer ones as long as they are faster. Its seconds are those of a first try.
+
+        Raises:
+          RuntimeError: an episode did not end by itself, so that its length says nothing.
+        """
         self.generate()
         generate, rollout = timed(self.generate)
+        cut = {result.status for result in rollout.results} - {"finished"}
+        if cut:
+            raise RuntimeError(f"episodes ended as {sorted(cut)}: raise the workload's capacity")
         forest = rollout.forest()
         longest = int((forest.starts() + forest.lengths()).max())
         largest = np.bincount(forest.group, forest.lengths()).max()
@@ -140,9 +147,10 @@ class Side:
             row_length = -(-factor * longest // ROW_STEP) * ROW_STEP
             self.train(forest, row_length)
             found[row_length] = timed(lambda row=row_length: self.train(forest, row))
-            if row_length >= largest:  # longer rows are no longer filled
+            self.row_length = min(found, key=lambda row: found[row][0])
+            # Longer rows would be slower still, or not be filled.
+            if self.row_length != row_length or row_length >= largest:
                 break
-        self.row_length = min(found, key=lambda row: found[row][0])
         update, tokens = found[self.row_length]
         figures, leaves = rollout.statistics, len(forest.leaves())
         totals = [figures["sampled_tokens"], figures["prefilled_tokens"]]
@@ -168,12 +176,12 @@ def compete(
     update: Updater,
     workload: Workload,
     branching: Branching,
-    turns: int,
+    repetitions: int,
     row_factors: Sequence[int],
     seed: int,
     progress: Callable[[], Any],
 ) -> dict[str, Measured]:
-    """Both sides at equal leaves, in turn and `turns` times after a rehearsal.
+    """Both sides at equal leaves, in turn and so often after a rehearsal.
 
     Raises:
       RuntimeError: they did not get the same number of leaves.
@@ -187,8 +195,8 @@ def compete(
     if len({measured.leaves for measured in found.values()}) > 1:
         raise RuntimeError(f"{workload.title}: the sides have other numbers of leaves: {found}")
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
-    for turn in range(turns):
-        for name in list(sides)[:: -1 if turn % 2 else 1]:
+    for number in range(repetitions):
+        for name in list(sides)[:: -1 if number % 2 else 1]:
             side = sides[name]
             generate, rollout = timed(side.generate)
             forest = rollout.forest()
@@ -219,25 +227,25 @@ def table_rows(title: str, found: Mapping[str, Measured]) -> list[list]:
 NOTES = (
     "Trees have 1 + M (K - 1) leaves: at each of the M turns nearest to half of the trunk, K - 1 "
     "forks go on. Independent: as many episodes of the same {prompts} prompts, each from the "
-    "beginning. All episodes of a workload take the same number of turns, and whatever a reply "
-    "says is taken for one of the possible actions, so that both sides are shown the same kind of "
-    "pages; replies end at {limits} tokens. Figures a leaf: tokens sampled; tokens of prompts and "
-    "observations computed during generation, what is copied apart; distinct tokens, each once "
-    "however many leaves share it; tokens computed in the update; steps of the environments. Rows "
-    "of the update are as long as one, two or four of the longest episodes, whichever is fastest "
-    "for the side. Seconds are those of all leaves, medians of "
-    "{turns} turns, sides in turn: generation on {prompts} slots, with its snapshots; an update of "
-    "BPO with credit and packing, a prompt at a time. Attention in a row costs the square of its "
-    "length, of which a policy as small as this one has much: tiny, 4 layers of width 128, "
-    "vocabulary 512, random weights, layers recomputed in the backward pass."
+    "beginning. Whatever is replied, an episode takes the way that its prompt fixes, so that all "
+    "episodes of a prompt are shown the same and are equally long; replies end at {limits} "
+    "tokens. Figures a leaf: tokens sampled; tokens of prompts and observations computed during "
+    "generation, what is copied apart; distinct tokens, each once however many leaves share it; "
+    "tokens computed in the update; steps of the environments. Rows of the update are as long as "
+    "one, two or four of the longest episodes, whichever is fastest for the side. Seconds are "
+    "those of all leaves, medians of {repetitions} repetitions, sides in turn: generation on "
+    "{prompts} slots, with its snapshots; an update of BPO with credit and packing, a prompt at a"
+    " time. Attention in a row costs the square of its length, of which a policy as small as this"
+    " one has much: tiny, 4 layers of width 128, vocabulary 512, random weights, layers "
+    "recomputed in the backward pass."
 )
 
 
-def write_table(rows: list, works: Sequence[Workload], turns: int, seed: int) -> Path:
+def write_table(rows: list, works: Sequence[Workload], repetitions: int, seed: int) -> Path:
     """Writes the table where README's renderer looks for it."""
     machine = f"{os.cpu_count()} CPU cores, JAX on {jax.devices()[0].platform}"
     limits = " and ".join(str(work.reply_tokens) for work in works)
-    options = f"--turns={turns} --seed={seed}"
+    options = f"--repetitions={repetitions} --seed={seed}"
     result = {
         "title": "Branching rollouts beside independent ones at equal leaves",
         "command": f"python experiments/benchmark_branching.py {options} --write",
@@ -247,6 +255,6 @@ def write_table(rows: list, works: Sequence[Workload], turns: int, seed: int) ->
         | {"hardware": machine},
         "columns": COLUMNS,
         "rows": rows,
-        "notes": NOTES.format(prompts=works[0].prompts, limits=limits, turns=turns),
+        "notes": NOTES.format(prompts=works[0].prompts, limits=limits, repetitions=repetitions),
     }
     return write_result(RESULT, result)

@@ -23,12 +23,16 @@ SMALLEST = {
 }  # fmt: skip
 
 
-class WanderingEpisode:
-    """An episode of tasks (`domains.tasks.TaskEpisode`) in which every reply is a possible action:
-    one drawn from its text. So untrained policies see what trained ones see."""
+class FixedEpisode:
+    """An episode of tasks (`domains.tasks.TaskEpisode`) that takes one way, whatever is replied.
 
-    def __init__(self, episode: Any, avoided: Sequence[str]):
+    The seed draws an action at each turn. So untrained policies are shown what trained ones are,
+    and all episodes of a seed the same, be they whole or forks.
+    """
+
+    def __init__(self, episode: Any, avoided: Sequence[str], seed: int):
         self._episode, self._avoided = episode, tuple(avoided)
+        self._seed, self._turn = seed, 0
 
     @property
     def done(self) -> bool:
@@ -49,25 +53,27 @@ class WanderingEpisode:
         return [name for name in self._episode.legal_actions() if name not in self._avoided]
 
     def step(self, reply: str) -> float:
-        """Plays the action that the reply is taken for."""
+        """Plays the action of the turn."""
         actions = self.legal_actions()
-        return self._episode.step(actions[zlib.crc32(reply.encode()) % len(actions)])
+        drawn = zlib.crc32(f"{self._seed} {self._turn}".encode())
+        self._turn += 1
+        return self._episode.step(actions[drawn % len(actions)])
 
     def record(self) -> Any:
         """What the episode leaves."""
         return self._episode.record()
 
 
-class Wandering:
-    """A domain of tasks with episodes that wander; it never plays what is `avoided`."""
+class Fixed:
+    """A domain of tasks with such episodes; they never take what is `avoided`."""
 
     def __init__(self, domain: Any, avoided: Sequence[str] = ()):
         self.domain, self.avoided = domain, tuple(avoided)
-        self.name = f"{domain.name}, wandering"
+        self.name = f"{domain.name}, fixed"
 
-    def new_episode(self, task: Any, seed: int) -> WanderingEpisode:
+    def new_episode(self, task: Any, seed: int) -> FixedEpisode:
         """A started episode."""
-        return WanderingEpisode(self.domain.new_episode(task, seed), self.avoided)
+        return FixedEpisode(self.domain.new_episode(task, seed), self.avoided, seed)
 
     def training_tasks(self, count: int, seed: int) -> list[Any]:
         """Those of the domain."""
@@ -92,7 +98,7 @@ class Workload:
     """
 
     title: str
-    domain: Wandering
+    domain: Fixed
     turns: int
     prompts: int
     reply_tokens: int
@@ -112,13 +118,13 @@ class Workload:
 
 def workloads(quick: bool) -> list[Workload]:
     """The corridor, whose turns are short and many, and the web shop, whose pages are long."""
-    turns, looks, prompts = (6, 4, 2) if quick else (16, 8, 4)
-    corridor = Wandering(Corridor(length=turns, early=turns // 4))
+    turns, looks, prompts = (6, 4, 2) if quick else (16, 6, 4)
+    corridor = Fixed(Corridor(length=turns, early=turns // 4))
     # A look around the shop: nobody buys before the last turn.
-    shop = Wandering(WebShop(max_turns=looks), avoided=[f"click[{BUY}]"])
+    shop = Fixed(WebShop(max_turns=looks), avoided=[f"click[{BUY}]"])
     return [
         Workload(f"corridor, {turns} turns", corridor, turns, prompts, 8, 1024),
-        Workload(f"web shop, {looks} turns", shop, looks, prompts, 16, 2048),
+        Workload(f"web shop, {looks} turns", shop, looks, prompts, 16, 3072),
     ]
 
 

@@ -9,6 +9,7 @@ from timed_run import train_timed
 
 from sepo_jax.evaluation.run_data import read_run
 from sepo_jax.evaluation.statistics import coefficient_of_variation, seed_interval
+from sepo_jax.names import did_you_mean
 from sepo_jax.training.command_line import swept_config
 
 OVER_STEPS = {
@@ -44,6 +45,11 @@ def figure_of(directory: Path, summary: Mapping, key: str) -> float:
     """
     stage, statistic, metric = (*key.split("/", 2), "", "")[:3]
     if statistic not in OVER_STEPS:
+        if key not in summary:
+            raise ValueError(
+                f"{directory} has no figure {key!r}, which the table of its config names."
+                f"{did_you_mean(key, summary)}"
+            )
         return summary[key]
     run, timings = read_run(directory), statistic == "step_seconds"
     return OVER_STEPS[statistic](run.series(stage, metric, timings)[1])

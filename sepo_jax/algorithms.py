@@ -157,6 +157,13 @@ class Algorithm:
         """Whether the compared unit is a whole episode."""
         return self.compare in TRAJECTORY_COMPARISONS
 
+    @property
+    def compares_within_trees_alone(self) -> bool:
+        """Whether independent episodes of a prompt are compared with nothing."""
+        return self.compare == "root_then_tree" or (
+            self.compare == "parent" and self.prefix_credit != "tree"
+        )
+
 
 def _contradictions_of_credit(row: Algorithm) -> list[tuple[bool, str]]:
     """Pairs of choices that make no sense together, and what to do instead."""

@@ -49,7 +49,7 @@ class Fixed(Tasks):
         told = [user(f"{verdict['verifier', 0]}. {chosen['selector', 0]} was chosen. Go on.")]
         last = yield event("revise", {("solver", 0): ask(told, continues=True)})
         right = last["solver", 0] == str(task + 1)
-        return float(right), {"right": right}
+        return float(right), {"right": right, "said": last["solver", 0]}
 
 
 class Routed(Tasks):
@@ -72,7 +72,8 @@ class Routed(Tasks):
         )
         shown = " | ".join(drafts.values())
         answer = yield event("edit", {("editor", 0): [user(f"{shown}. Answer?")]})
-        return float(answer["editor", 0] == str(number)), {"right": False, "number": number}
+        record = {"right": False, "number": number, "said": answer["editor", 0]}
+        return float(answer["editor", 0] == str(number)), record
 
 
 class Wordy(Tasks):

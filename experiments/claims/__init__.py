@@ -36,10 +36,10 @@ FAMILIES = {
     "bpo": Family(
         "Claims of BPO (arXiv 2607.14171) in processes that can be enumerated, in the corridor and "
         "in its sandboxes.",
-        "What is enumerated has no interval. Others are 95%: of noise, Student's t over the seeds; "
-        "of ratios of variances, of the jackknife over batches; of medians, between order "
-        "statistics. Noise: variance of a gradient that is scaled to go as far along the exact one "
-        "as that does, over its squared norm.",
+        "What is enumerated has no interval. Others are 95%: of ratios of noise, Student's t of "
+        "their logarithms over the seeds; of ratios of variances, of the jackknife over batches; "
+        "of medians, between order statistics. Noise: variance of a gradient that is scaled to go "
+        "as far along the exact one as that does, over its squared norm.",
         Runs,
         BPO_CLAIMS,
     ),

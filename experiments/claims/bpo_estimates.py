@@ -9,7 +9,7 @@ import numpy as np
 from sepo_jax.algorithms import Algorithm, get_algorithm
 from sepo_jax.evaluation.branching_theory import ESTIMATORS
 from sepo_jax.evaluation.branching_trees import Design, Selector, nowhere
-from sepo_jax.evaluation.statistics import DEFAULT_LEVEL, Interval
+from sepo_jax.evaluation.statistics import DEFAULT_LEVEL, Interval, seed_interval
 
 from .runs import Runs
 
@@ -77,6 +77,15 @@ def by_seed(found: np.ndarray, seeds: int) -> list[np.ndarray]:
 def ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:
     """first / second, seed by seed."""
     return [a / b for a, b in zip(first, second, strict=True)]
+
+
+def geometric_interval(values: Sequence[float]) -> Interval:
+    """Geometric mean of positive ratios over seeds, with Student's t interval of their logarithms:
+    a ratio and its inverse are treated alike, and neither end is below 0."""
+    found = seed_interval(np.log(values))
+    mean, low, high = np.exp([found.mean, found.low, found.high]).tolist()
+    error = mean * found.standard_error
+    return Interval(mean, low, high, error, found.count, found.level, "student of logarithms")
 
 
 class Batches(NamedTuple):

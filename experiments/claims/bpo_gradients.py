@@ -2,6 +2,7 @@
 episodes: of a tabular policy, and of a language policy in the same corridor."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -64,7 +65,8 @@ class Played(NamedTuple):
     """How the episodes of a language policy's batches are played, and compared.
 
     Attributes:
-      row: of the table of algorithms. branching: of every prompt. prompts: of a batch.
+      row: of the table of algorithms. branching: of every prompt.
+      prompts: that are played for a batch; how many it has is what matches GRPO's steps.
     """
 
     row: Algorithm
@@ -124,35 +126,58 @@ def language_settings(quick: bool, seed: int) -> Settings:
     return read_settings(config)
 
 
+class Episodes(NamedTuple):
+    """What was played under one arm.
+
+    Attributes:
+      by_prompt: results of each prompt. steps: environment steps of each, those before a fork once.
+      tokens: that the policy computed for a prompt, on average.
+    """
+
+    by_prompt: list[list[Any]]
+    steps: np.ndarray
+    tokens: float
+
+    def batches(self, prompts: int, count: int) -> list[Forest]:
+        """At most `count` forests of so many prompts."""
+        count = min(count, len(self.by_prompt) // prompts)
+        shares = (self.by_prompt[prompts * n : prompts * (n + 1)] for n in range(count))
+        return [build_forest([*itertools.chain(*share)]) for share in shares]
+
+
 def language_gradients(
     settings: Settings, policy: Policy, params: chex.ArrayTree, count: int, progress: bool = False
 ) -> dict[str, Gradients]:
-    """Arm of `LANGUAGE` -> `count` batch gradients by all parameters of a policy that plays in the
-    corridor of `settings`; every batch has tasks of its own, and arms that play alike share their
-    episodes."""
+    """Arm of `LANGUAGE` -> at most `count` batch gradients by all parameters of a policy that plays
+    the domain of `settings`; every batch has tasks of its own and about as many environment steps
+    as one of GRPO, and arms that play alike share their episodes."""
     domain = make_domain(settings.domain)
     found, played = {}, {}
-    for label, arm in LANGUAGE.items():
+    for arm in LANGUAGE.values():
         how = (arm.branching, arm.prompts)
         if how not in played:
             played[how] = _play(settings, domain, policy, params, arm, count)
-        batches, tokens = played[how]
+    grpo = LANGUAGE["GRPO"]
+    target = grpo.prompts * played[grpo.branching, grpo.prompts].steps.mean()
+    for label, arm in LANGUAGE.items():
+        episodes = played[arm.branching, arm.prompts]
+        prompts = max(round(target / episodes.steps.mean()), 1)
+        batches = episodes.batches(prompts, count)
         objective = make_objective(arm.row, policy, temperature=settings.rollout.temperature)
         maker = BatchMaker(settings, policy, arm.row, num_devices=1)
         maker.sizes = _largest_sizes(settings, policy, batches)
-        gradients, steps = [], 0
+        gradients = []
         for forest in tqdm(batches, desc=label, disable=not progress):
             batch = jax.tree.map(lambda leaf: leaf[0, 0], maker.make(forest, params)[0])
             gradients.append(np.asarray(flat_gradient(objective, params, batch)))
-            steps += int(forest.is_action.sum())
-        found[label] = Gradients(Batches.of(np.array(gradients)), steps / count, tokens / count)
+        steps = prompts * float(episodes.steps.mean())
+        found[label] = Gradients(Batches.of(np.array(gradients)), steps, prompts * episodes.tokens)
     return found
 
 
 def _play(
     settings: Settings, domain: Any, policy: Policy, params: chex.ArrayTree, arm: Played, count: int
-) -> tuple[list[Forest], int]:
-    """A forest for each batch, and the tokens that the policy computed for all of them."""
+) -> Episodes:
     tasks = domain.training_tasks(count * arm.prompts, settings.seed)
     rollout = play_branching(
         policy,
@@ -163,12 +188,13 @@ def _play(
         arm.branching,
         seed=settings.seed,
     )
-    shares: list[list[Any]] = [[] for _ in range(count)]
+    by_prompt: list[list[Any]] = [[] for _ in tasks]
     for result in rollout.results:
-        shares[result.request.group // arm.prompts].append(result)
+        by_prompt[result.request.group].append(result)
+    steps = np.array([build_forest(results).is_action.sum() for results in by_prompt])
     statistics = rollout.statistics
     tokens = statistics["prefilled_tokens"] + statistics["sampled_tokens"]
-    return [build_forest(share) for share in shares], tokens
+    return Episodes(by_prompt, steps, tokens / len(tasks))
 
 
 def _largest_sizes(settings: Settings, policy: Policy, forests: Sequence[Forest]) -> np.ndarray:
@@ -202,8 +228,8 @@ def gradient_variance(bench: Runs) -> Measured:
     """
     quick = bench.quick
     tabular = tabular_gradients(4 if quick else TABULAR_BATCHES)
-    bench.note(source_commit(), [])
     seed = 0 if bench.seeds is None else next(iter(bench.seeds))
+    bench.note(source_commit(), [seed])
     settings = language_settings(quick, seed)
     run, _ = bench.finished(settings)
     count = 4 if quick else LANGUAGE_BATCHES
@@ -229,11 +255,11 @@ def sandbox_gradient_variance(bench: Runs) -> Measured:
     repository repair.
 
     Published: gradient-norm variance halved against GRPO and RLOO. Decided by "raw norm" and
-    "norm" of the paper's estimate. Batches have as many prompts as in the corridor; what they come
-    to in environment steps is shown.
+    "norm" of the paper's estimate. Batches have about as many environment steps as those of GRPO;
+    what they come to is shown.
     """
     seed = 0 if bench.seeds is None else next(iter(bench.seeds))
-    bench.note(source_commit(), [])
+    bench.note(source_commit(), [seed])
     findings, missing = [], ""
     for task in SANDBOXES:
         settings = imitation_of(task, bench.quick, seed)

@@ -20,7 +20,7 @@ from sepo_jax.evaluation.statistics import seed_interval
 from sepo_jax.rollout.branching import Branching, choose
 
 from .base import Measured, Panel
-from .bpo_estimates import PAPER, TREE, ratios, seeds_for
+from .bpo_estimates import PAPER, TREE, geometric_interval, ratios, seeds_for
 from .bpo_variance import Sampler, corridor_of
 from .runs import Runs
 
@@ -149,13 +149,13 @@ def selector_findings(
     for label in ESTIMATES:
         for other in SELECTORS[1:]:
             decides = label == "as published" and other in ABLATED
-            found = seed_interval(ratios(noise[label]["entropy"], noise[label][other]))
+            found = geometric_interval(ratios(noise[label]["entropy"], noise[label][other]))
             name = f"noise, entropy / {other}, {label}"
             findings.append(Finding(name, found, "below" if decides else "shown", 1.0))
     for other in SELECTORS[1:]:
         pair = (per_step["as published"][each] for each in ("entropy", other))
         name = f"at matched steps, entropy / {other}, as published"
-        findings.append(Finding(name, seed_interval(ratios(*pair))))
+        findings.append(Finding(name, geometric_interval(ratios(*pair))))
     return [
         *findings,
         *(Finding(f"relative bias, {name}", seed_interval(each)) for name, each in off.items()),

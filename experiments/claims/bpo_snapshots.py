@@ -135,8 +135,8 @@ def snapshot_cost(bench: Runs) -> Measured:
     Published: 42 ms in WebShop, 138 ms in ALFWorld, 1.9 s in SWE-bench, by containers' file
     systems, pickled interpreters and exported sessions. Here an episode is pickled by value, and a
     repository is an archive of its files; games of ALFWorld are made here, repositories are the
-    bundled ones, smaller than those of SWE-bench. Decided by the worker process, the default
-    backend: medians below the published ones.
+    bundled ones, smaller than those of SWE-bench. Decided by the worker process, the backend that
+    confines: medians below the published ones.
     """
     times: dict[str, dict[str, list[float]]] = {}
     missing = ""

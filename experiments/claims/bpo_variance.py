@@ -16,10 +16,17 @@ from sepo_jax.evaluation.branching_theory import ESTIMATORS, gradients, predicte
 from sepo_jax.evaluation.branching_trees import Design, at_depths, sample_groups
 from sepo_jax.evaluation.claims import Finding
 from sepo_jax.evaluation.results import source_commit
-from sepo_jax.evaluation.statistics import seed_interval
 
 from .base import Measured, Panel, mean_of
-from .bpo_estimates import PAPER, TREE, by_seed, ratios, scaled_noise, seeds_for
+from .bpo_estimates import (
+    PAPER,
+    TREE,
+    by_seed,
+    geometric_interval,
+    ratios,
+    scaled_noise,
+    seeds_for,
+)
 from .bpo_exact import advantage_factors
 from .runs import Runs
 
@@ -167,7 +174,7 @@ def condition_findings(
     findings = []
     for baseline, matched in itertools.product(("grpo", "rloo"), ("leaves", "steps")):
         intervals = {
-            name: seed_interval(cell.ratio(baseline, matched=matched))
+            name: geometric_interval(cell.ratio(baseline, matched=matched))
             for name, cell in grid["local"].items()
         }
         most = max(intervals, key=lambda name: intervals[name].mean)
@@ -192,7 +199,7 @@ def condition_findings(
 def agreement(cells: Sequence[Cell], baseline: str, matched: str) -> float:
     """Share of cells whose mean measured ratio lies on the predicted side of 1."""
     agree = [
-        (np.mean(cell.ratio(baseline, matched=matched)) < 1) == (cell.predicted < 1)
+        (geometric_interval(cell.ratio(baseline, matched=matched)).mean < 1) == (cell.predicted < 1)
         for cell in cells
     ]
     return float(np.mean(agree))

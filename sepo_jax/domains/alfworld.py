@@ -35,7 +35,6 @@ SYSTEM = (
 # Figure -> what counts for an episode that left no record.
 _FIGURES = {"success": False, "turns": None, "valid": None}
 _WELCOME = re.compile(r"^-= .* =-\n\n")
-_TAGGED = re.compile(r"<action>(.*?)</action>", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"</?action>", re.IGNORECASE)
 _LABEL = re.compile(r"^[\s>#*_`-]*(?:(?:next\s+)?(?:action|command)[\s*_`]*[:=])?", re.IGNORECASE)
 _AROUND = " \t.,;!*_`\"'\u201c\u201d\u2018\u2019()[]"
@@ -54,8 +53,7 @@ def parse_command(text: str, commands: Sequence[str]) -> str | None:
       text: any reply.
       commands: those that can be played.
     """
-    tagged = _TAGGED.findall(text)
-    line = _TAG.sub(" ", last_line(tagged[-1] if tagged else text))
+    line = _TAG.sub(" ", last_line(_last_tagged(text)))
     words = " ".join(_LABEL.sub("", line).split()).strip(_AROUND).lower()
     known = {command.lower(): command for command in commands}
     readings = [words]
@@ -64,6 +62,15 @@ def parse_command(text: str, commands: Sequence[str]) -> str | None:
     if found := _MOVE.fullmatch(words):
         readings.append(f"put {found[1]} in/on {found[2]}")
     return next((known[reading] for reading in readings if reading in known), None)
+
+
+def _last_tagged(text: str) -> str:
+    """What stands between the last pair of tags; the whole text where there is no pair."""
+    tags = list(_TAG.finditer(text))
+    for opening, closing in reversed(list(itertools.pairwise(tags))):
+        if closing[0].startswith("</") and not opening[0].startswith("</"):
+            return text[opening.end() : closing.start()]
+    return text
 
 
 class AlfWorld:

@@ -5,6 +5,7 @@ The last action of a reply counts; whatever stands before it is reasoning. An ac
 old and the new text below it between conflict markers.
 """
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ _RUN = re.compile(_BEFORE + r"(?:run\b|bash\b|sh\b)[*_`]*\s*:?[*_`]*(?=\s|$)(.*)
 _EDIT = re.compile(_BEFORE + r"edit\b[*_`]*\s*:?\s+(.*)$", re.IGNORECASE)
 _SUBMIT = re.compile(_BEFORE + r"submit(?:\(\))?[\s.!*_`]*$", re.IGNORECASE)
 _ARROW = re.compile(r"(?:(?<=\s)|^)->(?=\s|$)")
+_MOST_NESTED = 4  # blocks of code within each other that are read
+_MOST_ARROWS = 32  # of a line that may part old from new
 _MARKERS = re.compile(r"<{5,}"), re.compile(r"={5,}\s*$"), re.compile(r">{5,}")
 
 
@@ -55,20 +58,24 @@ class EditRefused(ValueError):
 
 def parse_action(reply: str) -> Action | None:
     """The last action of a reply; None where there is none."""
-    lines = reply.splitlines()
+    return _last_action(reply.splitlines(), _MOST_NESTED)
+
+
+def _last_action(lines: list[str], nested: int) -> Action | None:
+    """The last action of lines in which blocks of code are `nested` deep at most."""
     found, at = None, 0
     while at < len(lines):
-        action, at = _action_at(lines, at)
+        action, at = _action_at(lines, at, nested)
         found = action or found
     return found
 
 
-def _action_at(lines: list[str], at: int) -> tuple[Action | None, int]:
+def _action_at(lines: list[str], at: int, nested: int) -> tuple[Action | None, int]:
     """The action that begins on a line, if one does, and the line after it."""
     line = lines[at]
     if match := _FENCE.fullmatch(line):
         end = _end_of_fence(lines, at)
-        return _fenced(match[2].lower(), lines[at + 1 : end]), end + 1
+        return _fenced(match[2].lower(), lines[at + 1 : end], nested), end + 1
     if _SUBMIT.match(line):
         return Submit(), at + 1
     if match := _EDIT.match(line):
@@ -79,7 +86,7 @@ def _action_at(lines: list[str], at: int) -> tuple[Action | None, int]:
             return Run(command), at + 1
         if at + 1 < len(lines) and _FENCE.fullmatch(lines[at + 1]):
             end = _end_of_fence(lines, at + 1)
-            return _fenced("run", lines[at + 2 : end]), end + 1
+            return _fenced("run", lines[at + 2 : end], nested), end + 1
     return None, at + 1
 
 
@@ -93,10 +100,10 @@ def _end_of_fence(lines: list[str], at: int) -> int:
     return len(lines)
 
 
-def _fenced(language: str, inside: list[str]) -> Action | None:
+def _fenced(language: str, inside: list[str], nested: int) -> Action | None:
     """The action of a block of code: one that is written out there, else a command in a shell's."""
     text = "\n".join(inside)
-    written = parse_action(text)
+    written = _last_action(inside, nested - 1) if nested else None
     if written is not None and not (language in _SHELLS and isinstance(written, Run)):
         return written
     command = text.strip()
@@ -112,8 +119,8 @@ def _edit_at(rest: str, lines: list[str], at: int) -> tuple[Action | None, int]:
     while block < len(lines) and (_FENCE.fullmatch(lines[block]) or not lines[block].strip()):
         block += 1
     if block < len(lines) and _MARKERS[0].match(lines[block].strip()):
-        middle = _find(lines, block, _MARKERS[1])
-        end = _find(lines, middle, _MARKERS[2])
+        middle = _find(lines, block + 1, _MARKERS[1])
+        end = _find(lines, middle + 1, _MARKERS[2])
         if end < len(lines):
             old, new = lines[block + 1 : middle], lines[middle + 1 : end]
             path = _unwrapped(rest.rstrip(":").strip())
@@ -126,7 +133,7 @@ def _edit_at(rest: str, lines: list[str], at: int) -> tuple[Action | None, int]:
         return None, at
     text = match[3]
     readings = []
-    for arrow in _ARROW.finditer(text):
+    for arrow in itertools.islice(_ARROW.finditer(text), _MOST_ARROWS):
         old, new = text[: arrow.start()].strip(), text[arrow.end() :].strip()
         if old:
             readings.append((old, new))
@@ -136,9 +143,14 @@ def _edit_at(rest: str, lines: list[str], at: int) -> tuple[Action | None, int]:
 
 
 def _find(lines: list[str], start: int, marker: re.Pattern) -> int:
+    """The first line from `start` on with a marker; the number of lines where there is none, or
+    another block of old text opens before it."""
     for at in range(start, len(lines)):
-        if marker.match(lines[at].strip()):
+        line = lines[at].strip()
+        if marker.match(line):
             return at
+        if _MARKERS[0].match(line):
+            break
     return len(lines)
 
 

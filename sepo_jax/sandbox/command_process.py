@@ -101,7 +101,11 @@ class Server:
             os.dup2(output, 2)
             os.closerange(3, OPEN_FILES)
             arguments = ["sh", "-c", request["command"]]
-            os.execve(_SHELL, arguments, self._environment)
+            try:
+                os.execve(_SHELL, arguments, self._environment)
+            except OSError as error:  # of a command that is too long; the pipe is closed by now
+                os.write(1, f"sh: {error.strerror}\n".encode())
+                os._exit(126)
 
         kept = Kept()
         code, ending = self._run(request, become, kept)

@@ -47,6 +47,9 @@ class Finished:
     ending: str
 
 
+NO_COMMAND = Finished("a command cannot hold the character NUL\n", 126, "ended")
+
+
 class CommandRunner:
     """Runs commands and tests one at a time, in a process that is started when it is first needed.
 
@@ -78,7 +81,7 @@ class CommandRunner:
         Raises SandboxError where no process can be had.
         """
         if "\0" in command:
-            return Finished("a command cannot hold the character NUL\n", 126, "ended")
+            return NO_COMMAND
         command = command.encode("utf-8", "replace").decode()
         answer = self._ask("command", directory, seconds, {"command": command})
         if answer is None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from sepo_jax.sandbox.command_process import KEPT, MOST, Kept
-from sepo_jax.sandbox.commands import Finished
+from sepo_jax.sandbox.commands import NO_COMMAND, Finished
 from sepo_jax.sandbox.protocol import SandboxError
 
 LABEL = "sepo_jax"
@@ -78,6 +78,8 @@ class Engine:
           given: its standard input.
           keep: bytes of its output that are kept, half from either end.
         """
+        if "\0" in command:
+            return NO_COMMAND
         inside = ["timeout", "--kill-after=1", f"{seconds:g}", "bash", "-c", command]
         arguments = ["docker", "exec", "--interactive", container, *inside]
         began = time.monotonic()

@@ -90,7 +90,8 @@ class Repairing:
         """Plays the agent's reply."""
         state = self.state
         state["turns"] += 1
-        action = parse_action(actions[0])
+        # Half a surrogate pair has no place in file names, commands or prompts.
+        action = parse_action(actions[0].encode("utf-8", "replace").decode())
         submitted = False
         if action is None:
             state["invalid"] += 1

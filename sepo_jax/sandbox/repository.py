@@ -75,8 +75,12 @@ class RepositoryEnvironment(Repairing, Workspace):
 
     def read_file(self, path: str) -> str:
         """The text of an ordinary file of the repository."""
-        place = self._place(path)
-        with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            descriptor = os.open(self._place(path), flags)
+        except PermissionError:
+            raise EditRefused(f"{path} is read-protected") from None
+        with open(descriptor, "rb") as file:
             data = file.read(MAX_FILE + 1)
         if len(data) > MAX_FILE:
             raise EditRefused(f"{path} is larger than {MAX_FILE} bytes")

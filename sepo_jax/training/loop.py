@@ -41,7 +41,7 @@ from .reward_stage import RewardStage
 from .run_directory import RunDirectory, UnwrittenRunDirectory, nonfinite
 from .sepo_stage import SepoStage
 from .settings import Settings, read_settings, to_dict
-from .setup import make_domain, make_policy, make_pool, role_policy
+from .setup import check_comparison, make_domain, make_policy, make_pool, role_policy
 from .stages import SftStage
 from .task_judge import TaskJudge
 from .trainable import begin_stage, join, reference_part, split
@@ -175,6 +175,9 @@ def _prepare(
         )
     domain = domain if domain is not None else make_domain(settings.domain)
     chosen = _choose_objective(settings, objective)
+    if settings.rl.steps:
+        row = chosen if isinstance(chosen, Algorithm) else getattr(chosen, "algorithm", None)
+        check_comparison(row or configured_algorithm(settings), settings.rl)
     parallel = Parallel(settings.parallel)
     environments = stack.enter_context(make_pool(settings.sandbox, domain))
     policy, params = make_policy(settings, domain)

@@ -355,6 +355,17 @@ def _check_branching(rl: RewardSettings) -> None:
     check_option("rl.branch_entropy", rl.branch_entropy, ENTROPIES)
     if rl.root_share > 1:
         raise ValueError(f"config.rl.root_share must lie between 0 and 1, got {rl.root_share}")
+    if rl.branch_points and rl.continuations < 2:
+        raise ValueError(
+            f"config.rl.branch_points={rl.branch_points} with continuations={rl.continuations} "
+            "branch nowhere: the trunk is one of the continuations; set continuations to 2 or "
+            "more, or branch_points to 0"
+        )
+    if rl.root_share and not rl.branch_points:
+        raise ValueError(
+            f"config.rl.root_share={rl.root_share} is the share of tasks without branch points, "
+            "and branch_points=0: no task has any; set branch_points, or root_share to 0"
+        )
     leaves = 1 + rl.branch_points * (rl.continuations - 1)
     if rl.rollouts_per_task % leaves:
         raise ValueError(

@@ -9,6 +9,7 @@ from typing import Any
 import chex
 import jax
 
+from ..algorithms import Algorithm
 from ..domains.checks import check_players
 from ..domains.joint import JointDomain
 from ..domains.tasks import is_task_domain, missing_parts
@@ -228,6 +229,19 @@ def branching_of_step(rl: RewardSettings) -> list[Branching]:
     whole = dataclasses.replace(trees, branch_points=0, trees_per_prompt=rl.rollouts_per_task)
     first = round(rl.root_share * rl.tasks_per_step)
     return [whole] * first + [trees] * (rl.tasks_per_step - first)
+
+
+def check_comparison(row: Algorithm, rl: RewardSettings) -> None:
+    """Raises ValueError where tasks are played without branch points, and the row compares nothing
+    else: all advantages would be 0."""
+    if not row.compares_within_trees_alone or (rl.branch_points and not rl.root_share):
+        return
+    raise ValueError(
+        f"algorithm {row.name!r} with compare={row.compare!r} and prefix_credit="
+        f"{row.prefix_credit!r} compares nothing where there are no branch points, and here are "
+        f"branch_points={rl.branch_points}, root_share={rl.root_share}: set rl.branch_points and "
+        "leave root_share at 0, or take another row"
+    )
 
 
 def make_policy(settings: Settings, domain: Any) -> tuple[Policy, chex.ArrayTree]:

@@ -166,6 +166,9 @@ def test_random_commands_can_be_played_and_depend_on_the_number():
         ("go to fridge", None),
         ("go to fridge 11", None),
         ("<action></action>", None),
+        ("<action>take it or <action>look</action>", "look"),
+        ("<action>look</action></action>", "look"),
+        pytest.param("<action>" * 50_000 + "look", "look", id="many tags"),
         ("", None),
     ],
 )

@@ -1,5 +1,7 @@
 """Actions of repository repair: read out of any text, and edits that a file allows."""
 
+import time
+
 import pytest
 
 from sepo_jax.domains.repository_actions import (
@@ -74,6 +76,30 @@ LINES = Edit("a.py", (("  x = 1", "  x = 2\n  y = 3"),))
 )
 def test_the_last_action_of_a_reply_counts(reply, action):
     assert parse_action(reply) == action
+
+
+# No reply may take long, much memory or the whole stack to read.
+@pytest.mark.parametrize(
+    ("reply", "action"),
+    [
+        ("```a\n" * 5000 + "run: ls", None),
+        ("```a\n~~~b\n" * 2500 + "```\nsubmit", Submit()),
+        ("edit a.py\n<<<<<<<\n" * 10_000, None),
+        (f"{BLOCK}\n" * 200, LINES),
+        (f"```python\n~~~\n```text\n{BLOCK}\n```\n~~~\n```", LINES),
+    ],
+    ids=["blocks", "blocks of two kinds", "open edits", "edits", "a nested edit"],
+)
+def test_hostile_replies_are_read_like_any_other(reply, action):
+    began = time.process_time()
+    assert parse_action(reply) == action
+    assert time.process_time() - began < 5.0
+
+
+def test_an_edit_of_many_arrows_has_few_readings():
+    action = parse_action("edit a.py: " + "x -> " * 20_000 + "y")
+    assert len(action.readings) == 32
+    assert action.readings[-1][0] == "x"
 
 
 @pytest.mark.parametrize(

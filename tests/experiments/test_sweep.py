@@ -126,6 +126,8 @@ def test_figures_over_steps(tmp_path):
     assert figure_of(tmp_path, summary, "rl/step_seconds/timings") == 2.0
     assert figure_of(tmp_path, summary, "rl/dense/2/success") == 0.5
     assert figure_of(tmp_path, summary, "rl/loss") == 0.1
+    with pytest.raises(ValueError, match=r"no figure 'rl/los', .* Did you mean 'rl/loss'\?"):
+        figure_of(tmp_path, summary, "rl/los")
 
 
 @pytest.mark.parametrize(

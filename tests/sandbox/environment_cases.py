@@ -103,7 +103,7 @@ def number(stream: random.Random, prompt: Prompt) -> str:
 
 
 def sum_or_route(stream: random.Random, prompt: Prompt) -> str:
-    return stream.choice(["4", "0 1", "2", "none"])
+    return stream.choice(["4", "0 1", "2", "none", f"I say {stream.randrange(1000)}."])
 
 
 def search_or_answer(stream: random.Random, prompt: Prompt) -> str:

@@ -19,6 +19,7 @@ from sandbox.pools import (
 from sandbox.repositories import OWN, RULES, environments, oracle, play
 
 from sepo_jax.domains.repository import RepairRules, edit_reply, oracle_conversation
+from sepo_jax.domains.repository_actions import EditRefused
 from sepo_jax.domains.repository_bundle import NAMES, PLACE, variants
 from sepo_jax.sandbox.archive import Entry, pack_directory, read_archive
 from sepo_jax.sandbox.isolation import Limits
@@ -168,6 +169,44 @@ def test_an_edit_that_cannot_be_made_is_refused(environment, prepare, path, mess
     environment.step({0: f"run: {prepare}"})
     turn = environment.step({0: f"edit {path}: VALUE = 1 -> VALUE = 2"})
     assert said(turn).startswith("not edited: ") and message in said(turn)
+
+
+def test_a_file_that_cannot_be_read_is_not_edited(environment, monkeypatch):
+    environment.reset(OWN, 0)
+    real = os.open
+
+    def refuse(path, flags, *more, **named):
+        if Path(os.fsdecode(path)).name == "helper.py":
+            raise PermissionError(13, "Permission denied")
+        return real(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", refuse)  # root may read whatever the mode
+    with pytest.raises(EditRefused, match=r"helper\.py is read-protected"):
+        environment.read_file("helper.py")
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [
+        ("edit \ud800.py: x -> y", "not edited: there is no file ?.py"),
+        ("edit a\0.py: x -> y", "is no path in the repository"),
+        ("edit helper.py: VALUE = 1 -> VALUE = '\ud800'", "edited helper.py, line 1"),
+        ("run: echo \ud800", "?"),
+        ("run: echo \0", "cannot hold the character NUL"),
+        (f"run: echo {'x' * 200_000}", "Argument list too long"),
+        (f"edit {'d/' * 5000}a.py: x -> y", "not edited: there is no file d/"),
+        ("run: cat /etc/shadow; echo $(id) > /tmp/../outside; touch ../outside", "denied"),
+    ],
+    ids=[
+        *("half a pair", "NUL", "half a pair in a text", "half a pair in a command"),
+        *("NUL in a command", "a long command", "a long path", "out of the repository"),
+    ],
+)
+def test_hostile_replies_cost_a_turn(environment, reply, answer):
+    environment.reset(OWN, 0)
+    turn = environment.step({0: reply})
+    assert answer in said(turn) and not turn.done
+    assert environment.restore(environment.snapshot()).prompts == turn.prompts
 
 
 def test_rewards_may_be_partial(tmp_path):

@@ -84,4 +84,4 @@ def test_a_domain_with_other_settings_refuses_the_snapshot():
 def test_what_a_domain_of_tasks_lacks_is_named():
     lacking = missing_parts(Sums())
     assert lacking == ["evaluation_tasks", "figures", "baselines", "expert_traces"]
-    assert missing_parts(object())[-1] == "environments or new_episode"
+    assert missing_parts(object())[-1] == "environments or new_episode or workflow"

@@ -33,7 +33,7 @@ SETTINGS = read_settings(
             "vocab_size": 320, "hidden_size": 16, "num_layers": 1, "num_heads": 2,
             "num_kv_heads": 1, "intermediate_size": 32,
         },
-        "rollout": {"row_length": 1024},
+        "rollout": {"row_length": 1536},
     }
 )  # fmt: skip
 RECURRENT = {
@@ -171,7 +171,7 @@ def each_once(batch, tokens):
 
 
 def together(row: Algorithm, played: Played):
-    """The rollout as a run packs it, all trees of a task in one row: a batch [1, B, ...]."""
+    """The rollout as a run packs it, in a row that holds all trees where the policy takes them."""
     maker = BatchMaker(SETTINGS, played.policy, row, 1)
     batch, _ = maker.make(played.forest, played.params, played.reference)
     return jax.tree.map(lambda leaf: leaf[0], batch)
@@ -310,7 +310,7 @@ def test_what_leaves_share_is_computed_once_in_scores_and_in_the_update(of, requ
         wanted = apart
     else:
         # Each token of the forest once; what the prompts of both tasks begin with, once for both.
-        assert (pack(forest, row_length=1024).column_index >= 0).sum() == forest.num_tokens
+        assert (pack(forest, row_length=1536).column_index >= 0).sum() == forest.num_tokens
         wanted = forest.num_tokens - common_beginning(forest)
         assert wanted < 0.6 * apart
     # The reference's scores; then loss, gradient, divergence and metrics together.

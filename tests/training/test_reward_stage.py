@@ -17,7 +17,7 @@ from sepo_jax.rollout import Branching, play, play_branching
 from sepo_jax.rollout.branching import trees
 from sepo_jax.sandbox.environments import domain_environments
 from sepo_jax.sandbox.episodes import EpisodeRequest
-from sepo_jax.training import batches, read_settings, train
+from sepo_jax.training import batches, loop, read_settings, train
 from sepo_jax.training.reward_stage import RewardStage, mean_of_records, total_reward
 from sepo_jax.training.sepo_stage import SepoStage
 from sepo_jax.training.setup import (
@@ -156,6 +156,13 @@ def test_trees_that_do_not_make_up_the_rollouts_of_a_task_are_refused(small_conf
         config["rl"][name] = value
         with pytest.raises(ValueError, match=f"unknown rl.{name} '{value}'"):
             read_settings(config)
+    config = walks_config(small_config, branch_points=0, root_share=0.5)
+    with pytest.raises(ValueError, match=r"root_share=0\.5 is the share .* branch_points=0"):
+        read_settings(config)
+    config = walks_config(small_config)
+    config["rl"]["continuations"] = 1
+    with pytest.raises(ValueError, match="branch_points=2 with continuations=1 branch nowhere"):
+        read_settings(config)
     config = walks_config(small_config)
     config["rl"]["continuations"] = 0
     with pytest.raises(ValueError, match=r"rl\.continuations must be at least 1"):
@@ -277,6 +284,34 @@ def test_a_domain_that_lacks_parts_is_refused(small_config):
         ValueError, match=r"Incomplete is no domain: it lacks .*environments or.*Task"
     ):
         make_domain(read_settings(config).domain)
+
+
+@pytest.mark.parametrize(
+    ("row", "overrides", "rl", "refused"),
+    [
+        ("tree_grpo", {}, {"branch_points": 0}, True),
+        ("tree_grpo", {}, {"root_share": 0.5}, True),
+        ("tree_grpo", {}, {}, False),
+        ("bpo", {"prefix_credit": "none"}, {"branch_points": 0}, True),
+        ("bpo", {"prefix_credit": "lambda"}, {"root_share": 1.0}, True),
+        ("bpo", {"prefix_credit": "lambda"}, {}, False),
+        ("bpo", {}, {"branch_points": 0}, False),
+        ("vineppo", {}, {"branch_points": 0}, False),
+        ("grpo", {}, {"branch_points": 0}, False),
+    ],
+)
+def test_rows_that_compare_nothing_without_branch_points_want_them(
+    small_config, tmp_path, monkeypatch, row, overrides, rl, refused
+):
+    config = walks_config(small_config, **rl)
+    config["algorithm"] = {"name": row, "overrides": overrides}
+    monkeypatch.setattr(loop, "Parallel", None)  # what comes after the check
+    if refused:
+        with pytest.raises(ValueError, match=f"{row}.* compares nothing where there are no branch"):
+            train(config, run_directory=tmp_path / "run")
+    else:
+        with pytest.raises(TypeError, match="NoneType"):
+            train(config, run_directory=tmp_path / "run")
 
 
 @pytest.mark.parametrize(("share", "whole"), [(0.0, 0), (0.3, 1), (0.5, 2), (1.0, 3)])
