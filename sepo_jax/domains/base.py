@@ -195,6 +195,14 @@ def check_integer(name: str, value: object, minimum: int) -> int:
     return number
 
 
+def check_rates(**rates: float) -> tuple[float, ...]:
+    """Returns the rates in order; ValueError where one is not between 0 and 1."""
+    for name, value in rates.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name}={value!r} must lie between 0 and 1")
+    return tuple(rates.values())
+
+
 def check_action(name: str, action: object, legal: Sequence[str]) -> int:
     """Returns the index that player `name` played; ValueError when it is none into `legal`."""
     try:

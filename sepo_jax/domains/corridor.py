@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sepo_jax.domains.base import EpisodeFinished, Message, check_integer, derive_seed, stream
+from sepo_jax.domains.base import (
+    EpisodeFinished,
+    Message,
+    check_integer,
+    check_rates,
+    derive_seed,
+    stream,
+)
 from sepo_jax.domains.decision_process import OVER, DecisionProcess
 from sepo_jax.domains.parsing import parse_word
 
@@ -84,9 +91,7 @@ class Corridor:
         if keys > len(KEYS):
             raise ValueError(f"keys={keys}, but there are {len(KEYS)} colours: {', '.join(KEYS)}")
         shares = {"prefix_share": prefix_share, "luck_share": luck_share}
-        for name, share in {**shares, "expert_skill": expert_skill}.items():
-            if not 0 <= share <= 1:
-                raise ValueError(f"{name}={share!r} must lie between 0 and 1")
+        check_rates(**shares, expert_skill=expert_skill)
         if prefix_share + luck_share > 1:
             raise ValueError(f"{shares} add up to more than 1, which leaves nothing to the forks")
         self.expert_skill = expert_skill

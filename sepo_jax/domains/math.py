@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sepo_jax.domains.base import Message, check_integer, derive_seed, stream
+from sepo_jax.domains.base import Message, check_integer, check_rates, derive_seed, stream
 from sepo_jax.domains.figures import Estimate, mean, rate, task_figures
 from sepo_jax.domains.math_answers import plain_equal
 from sepo_jax.domains.math_experts import Experts, Guessers
@@ -104,16 +104,15 @@ class MathTeam:
         for path in filter(None, self.files):
             _tasks_of(path)
         self.on_failure = check_option("on_failure", on_failure, ON_FAILURE)
-        rates = {"error_rate": error_rate, "verifier_error_rate": verifier_error_rate}
-        for name, value in rates.items():
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name}={value!r} must lie between 0 and 1")
+        self.error_rates = check_rates(
+            error_rate=error_rate, verifier_error_rate=verifier_error_rate
+        )
         if not (malformed_penalty >= 0 and check_seconds > 0):
             raise ValueError(
                 f"malformed_penalty={malformed_penalty!r} is a number from 0, and check_seconds="
                 f"{check_seconds!r} one above 0"
             )
-        self.malformed_penalty, self.error_rates = malformed_penalty, tuple(rates.values())
+        self.malformed_penalty = malformed_penalty
         self.checker, self.check_seconds, self.workings = checker, check_seconds, workings
         imported("checker", checker, CHECKER)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sepo_jax.domains.answer_scores import exact_match, f1_score
-from sepo_jax.domains.base import Message, check_integer, derive_seed, stream
+from sepo_jax.domains.base import Message, check_integer, check_rates, derive_seed, stream
 from sepo_jax.domains.figures import sampled_figures, task_figures
 from sepo_jax.domains.search_data import Corpus, open_corpus, opened_questions
 from sepo_jax.domains.search_players import Expert, one_query, random_title
@@ -66,6 +66,8 @@ class SearchTeam:
         questions; none for one in three questions of `questions`. Training leaves theirs out.
       corpus: file of documents (`search_data.read_corpus`); "" for the generated world's.
       index_directory: where the index of `corpus` is kept between processes; "" for nowhere.
+      error_rate, verifier_error_rate: how often scripted workers and verifiers err where they are
+        imitated.
 
     Raises:
       ValueError: an unknown option, a number out of range, or questions from a file without a
@@ -92,6 +94,8 @@ class SearchTeam:
         evaluation: Sequence[str] = (),
         corpus: str = "",
         index_directory: str = "",
+        error_rate: float = 0.0,
+        verifier_error_rate: float = 0.0,
     ):
         self.flow = check_option("workflow", workflow, WORKFLOWS)
         self.team = Team(
@@ -106,6 +110,9 @@ class SearchTeam:
         if not malformed_penalty >= 0:
             raise ValueError(f"malformed_penalty={malformed_penalty!r} must be 0 or more")
         self.malformed_penalty = float(malformed_penalty)
+        self.error_rates = check_rates(
+            error_rate=error_rate, verifier_error_rate=verifier_error_rate
+        )
         self.kinds = tuple(check_option("kind of question", kind, KINDS) for kind in kinds)
         if not self.kinds:
             raise ValueError(f"kinds names no kind of question; give some of {', '.join(KINDS)}")
@@ -213,7 +220,10 @@ class SearchTeam:
         while len(traces) < num_decisions:
             drawn = derive_seed(seed, "search traces", cycle)
             for task in generated.training_tasks(len(self.kinds), drawn):
-                played = generated.play(task, generated.expert(task, rationale))
+                members = Expert(
+                    generated.world, task, self.team.workers, rationale, *self.error_rates, drawn
+                )
+                played = generated.play(task, members)
                 traces += played.decisions()
             cycle += 1
         return traces[:num_decisions]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sepo_jax.domains.base import Message
+from sepo_jax.domains.base import Message, stream
 from sepo_jax.domains.search_data import Corpus
 from sepo_jax.domains.search_team import ANSWER, ROUTE, SEARCH, VERIFY, routing
 from sepo_jax.domains.search_world import COMPARED, World
@@ -37,18 +37,30 @@ class Expert:
     The router names the workers whose walk is not at its end. Worker i searches for the next fact
     of the i-th walk; where that is at its end or does not exist, of one that is not.
 
+    A worker that errs searches for the same fact of another thing, a verifier that errs says the
+    opposite.
+
     Args:
       world: of the question.
       task: with "chains" (`search_world.World.task`).
       workers: of the team.
       rationale: whether a line that says what is missing goes before each reply.
+      error_rate, verifier_error_rate: probabilities that a worker and that the verifier errs.
+      seed: decides who errs.
 
     Raises:
       ValueError: a task without chains, which no expert knows.
     """
 
     def __init__(
-        self, world: World, task: Mapping[str, Any], workers: int, rationale: bool = False
+        self,
+        world: World,
+        task: Mapping[str, Any],
+        workers: int,
+        rationale: bool = False,
+        error_rate: float = 0.0,
+        verifier_error_rate: float = 0.0,
+        seed: int = 0,
     ):
         if "chains" not in task:
             raise ValueError(
@@ -57,6 +69,8 @@ class Expert:
             )
         self._world, self._workers, self._rationale = world, workers, rationale
         self._chains = [tuple(chain) for chain in task["chains"]]
+        self._error_rate, self._verifier_error_rate = error_rate, verifier_error_rate
+        self._rng = stream(seed, "search experts", task["question"])
 
     def __call__(self, kind: str, member: Member, messages: Sequence[Message]) -> str:
         evidence = shown_evidence(messages)
@@ -70,7 +84,8 @@ class Expert:
         self, kind: str, index: int, ends: Sequence[Walk], missing: Mapping[int, Walk]
     ) -> str:
         if kind == VERIFY:
-            return f"enough: {'no' if missing else 'yes'}"
+            errs = self._rng.random() < self._verifier_error_rate
+            return f"enough: {'no' if bool(missing) != errs else 'yes'}"
         if kind == ANSWER:
             return f"answer: {self._answer(ends)}"
         assigned = self._assigned(missing)
@@ -79,7 +94,14 @@ class Expert:
         # All walks may be at their ends where nobody was asked before a search.
         others = list(assigned.values()) or [ends[0]]
         walk = assigned.get(index, others[index % len(others)])
+        if len(walk) > 1 and self._rng.random() < self._error_rate:
+            walk = (self._other(*walk[:2]), walk[1])
         return f"search: {' '.join(walk[:2])}"
+
+    def _other(self, thing: str, relation: str) -> str:
+        """Another thing that has the relation."""
+        having = [name for name, facts in self._world.facts.items() if relation in facts]
+        return self._rng.choice([name for name in having if name != thing])
 
     def _assigned(self, missing: Mapping[int, Walk]) -> dict[int, Walk]:
         """Worker -> what it searches for: the walk of its number, else one that has no worker of

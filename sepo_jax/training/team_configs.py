@@ -108,6 +108,7 @@ def math_config(workflow: str, argument: str | None) -> config_dict.ConfigDict:
     that are trained on.
     """
     options = {"kinds": ("chain",), "difficulties": (1, 2), "malformed_penalty": 0.1}
+    options |= {"error_rate": 0.5, "verifier_error_rate": 0.2}
     config = team_config("math", workflow, argument, options)
     config.policy.individual_digits = config.policy.source == "fresh"
     config.rollout.capacity, config.rollout.row_length = 384, 384
@@ -126,7 +127,10 @@ def search_config(workflow: str, argument: str | None) -> config_dict.ConfigDict
     """
     kinds = ("1_hop", "2_hops", "compare_2") if workflow == "routed" else ("1_hop", "2_hops")
     options = {"kinds": kinds, "people": LEAST_PEOPLE, "rounds": 2}
+    options |= {"error_rate": 0.5, "verifier_error_rate": 0.2}
     config = team_config("search", workflow, argument, options)
+    if config.policy.source == "fresh":
+        config.policy.vocab_size = 1024  # most names are one or two tokens
     config.rollout.capacity, config.rollout.row_length = 448, 448
     config.rollout.max_action_tokens = 24
     config.evaluation.tasks = 16 if len(kinds) == 2 else 11

@@ -111,6 +111,29 @@ def record(exact, f1=0.0, sizes=(1,), events=(1, 1, 1), valid=1.0):
     }  # fmt: skip
 
 
+def test_scripted_members_err_as_often_as_asked_where_they_are_imitated():
+    options = {"workflow": "fixed", "workers": 1, "kinds": ("1_hop",), "rounds": 1}
+    sound = SearchTeam(**options).expert_traces(1200, seed=0)
+    erring = SearchTeam(**options, error_rate=0.5).expert_traces(1200, seed=0)
+    assert [shown for shown, _ in sound[::2]] == [shown for shown, _ in erring[::2]]
+    searches = [(a[1], b[1]) for a, b in zip(sound[::2], erring[::2], strict=True)]
+    assert all(a.startswith("search: ") and b.startswith("search: ") for a, b in searches)
+    # Another thing of the same relation; of 600 the share has a standard error of 0.02.
+    wrong = [(a, b) for a, b in searches if a != b]
+    assert all(a.split()[-1] == b.split()[-1] for a, b in wrong)
+    assert abs(len(wrong) / len(searches) - 0.5) < 0.08
+
+
+def test_a_verifier_that_always_errs_sends_the_team_on_when_all_is_found():
+    options = {"workflow": "fixed", "workers": 1, "kinds": ("1_hop",), "rounds": 2}
+    replies = [reply for _, reply in SearchTeam(**options).expert_traces(30, seed=0)]
+    assert replies[1] == "enough: yes"
+    erring = SearchTeam(**options, verifier_error_rate=1.0).expert_traces(40, seed=0)
+    assert erring[1][1] == "enough: no"
+    with pytest.raises(ValueError, match=r"error_rate=1\.5 must lie between 0 and 1"):
+        SearchTeam(error_rate=1.5)
+
+
 def test_figures_of_two_questions_asked_twice(domain):
     """Right, wrong, right, and an episode that left nothing: 2 of 4; both questions right once."""
     one, two = {"question": "a", "kind": "1_hop"}, {"question": "b", "kind": "compare_2"}
