@@ -239,8 +239,7 @@ def configured_algorithm(settings: Settings) -> Algorithm:
 
 
 def credit_row(settings: Settings, goal: Any) -> Algorithm:
-    """The row that assigns the advantages of a goal: of an own loss the config's, unless it has an
-    `algorithm` itself."""
+    """The row that assigns advantages: of an own loss without an `algorithm`, the config's."""
     row = goal if isinstance(goal, Algorithm) else getattr(goal, "algorithm", None)
     return row or configured_algorithm(settings)
 
