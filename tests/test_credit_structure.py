@@ -48,12 +48,34 @@ def test_bpo_variants_of_the_paper():
     trunk_by_leaf = of_actions(assign("bpo", forest, node_return="leaf"), forest)
     # The trunk's own continuation is the first child: 4 instead of the mean 2; 4 - 1 and 1 - 4.
     np.testing.assert_allclose(trunk_by_leaf, [3, 4, -4, -3, -3], atol=1e-6)
-    separate = separate_roots(forest)
-    local = of_actions(assign("bpo", separate, prefix_credit="none"), separate)
-    np.testing.assert_allclose(local, [0, 4, -4, 0, 0], atol=1e-6)
-    discounted = of_actions(assign("bpo", separate, prefix_credit="lambda"), separate)
-    # One action before the branch: 0.95 times the advantage of the trunk's own continuation.
-    np.testing.assert_allclose(discounted, [0.95 * 4, 4, -4, 0, 0], atol=1e-5)
+    # Samples of the prompt are not compared, whether or not they share its tokens.
+    for made in (forest, separate_roots(forest)):
+        local = assign("bpo", made, prefix_credit="none")
+        np.testing.assert_allclose(of_actions(local, made), [0, 4, -4, 0, 0], atol=1e-6)
+        np.testing.assert_allclose(local.path_weight, [0.5, 0.5, 1], atol=1e-6)
+        discounted = assign("bpo", made, prefix_credit="lambda")
+        # One action before the branch: 0.95 times the advantage of the trunk's own continuation.
+        expected = [0.95 * 4, 4, -4, 0, 0]
+        np.testing.assert_allclose(of_actions(discounted, made), expected, atol=1e-5)
+
+
+def test_a_trunk_may_branch_at_its_first_action():
+    """Tree 1 has leaves that earn 4, 0 and 5, the last one from the prompt on; tree 2 earns 1."""
+    builder = ForestBuilder()
+    prompt = builder.add([0])
+    trunk = builder.add([1, 1], prompt, is_action=True)
+    builder.add([2], trunk, is_action=True, reward=4.0, trunk=0)
+    builder.add([3], trunk, is_action=True, reward=0.0, trunk=0)
+    builder.add([4], prompt, is_action=True, reward=5.0, trunk=0)
+    builder.add([5], prompt, is_action=True, reward=1.0)
+    forest = builder.build()
+    assert forest.trunk[forest.leaves()[:3]].tolist() == [0, 0, 0] and forest.trunk[5] > 0
+    then = assign("tree_grpo", forest, scale="none")
+    np.testing.assert_allclose(then.path_advantage, [1, -3, 2, 0], atol=1e-5)
+    local = assign("bpo", forest, prefix_credit="none")
+    # The mean below the first action is 2, beside 5.
+    np.testing.assert_allclose(of_actions(local, forest), [-3, 4, -4, 3, 0], atol=1e-6)
+    np.testing.assert_allclose(local.path_weight, [0.25, 0.25, 0.5, 1], atol=1e-6)
 
 
 def separate_roots(forest):
@@ -296,10 +318,9 @@ def test_path_advantages_survive_path_wise_copies():
     forest = branching_tree()
     for name in ("rloo", "grpo", "tree_grpo"):
         copied = assign(name, paths(forest))
-        if name != "tree_grpo":  # copies have lost which tree they came from
-            np.testing.assert_allclose(
-                copied.path_advantage, assign(name, forest).path_advantage, atol=1e-6
-            )
+        np.testing.assert_allclose(
+            copied.path_advantage, assign(name, forest).path_advantage, atol=1e-6
+        )
 
 
 def test_later_contexts_pay_the_last_turn():

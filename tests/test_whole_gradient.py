@@ -155,10 +155,13 @@ def test_tree_credit_is_unbiased_where_only_some_states_branch():
     assert np.abs(uniform / uniform[0] - exact / exact[0]).max() > 0.1
 
 
-def test_local_credit_misses_the_trunk():
+@pytest.mark.parametrize("shared_prompt", [False, True])
+def test_local_credit_misses_the_trunk(shared_prompt):
     reward = REWARDS["both"]
     for credit in ("lambda", "none"):
-        result = expected_gradient(bpo(prefix_credit=credit), reward, trees=2, branches=TWO)
+        result = expected_gradient(
+            bpo(prefix_credit=credit), reward, trees=2, branches=TWO, shared_prompt=shared_prompt
+        )
         # Right below the branch point, nothing above it.
         np.testing.assert_allclose(result, [0, *exact_gradient(reward)[1:]], atol=1e-5)
 

@@ -18,7 +18,7 @@ from sepo_jax.training import branching_configs as shared
 
 def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     """The config; options of the argument are those of `branching_configs.branching_config`."""
-    config = shared.branching_config("repository", argument, {"turns": 5})
+    config = shared.branching_config("repository", argument, {"turns": 5, "quarantined": ""})
     shared.add_sft(config, argument, steps=500, batch_size=8, decisions=3)
     shared.add_rl(config, argument, steps=10, tasks=4, tasks_of_trees=6, learning_rate=5e-4)
     config.rollout.capacity, config.rollout.row_length = 640, 640

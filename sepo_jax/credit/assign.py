@@ -240,7 +240,7 @@ def _episodes(work: _Work) -> dict[str, Mean]:
     result = grouped(row, earned, group, counts)
     advantage, teaches = result.advantage, result.spread > 0
     if row.compare in ("root_then_tree", "root_plus_tree"):
-        trees = numbered(_tree_of_path(work)[first])
+        trees = numbered(forest.group[leaves[first]], forest.trunk[leaves[first]])
         again = advantage if row.compare == "root_then_tree" else earned
         within = grouped(row, again, trees, counts)
         advantage = within.advantage + (advantage if row.compare == "root_plus_tree" else 0.0)
@@ -252,14 +252,6 @@ def _episodes(work: _Work) -> dict[str, Mean]:
     work.segment_advantage[:] = np.where(np.isnan(mean), 0.0, mean)
     warn_small(result.groups_of_one, "episode")
     return {"no_spread_fraction": result.no_spread, "groups_of_one": result.groups_of_one}
-
-
-def _tree_of_path(work: _Work) -> np.ndarray:
-    """First action of each path, or its root: trees of one prompt may share the prompt, [L]."""
-    tree_id = work.forest.tree()[work.leaves].astype(np.int64)
-    number, first = np.unique(work.actions.leaf, return_index=True)
-    tree_id[number] = work.actions.segment[first]
-    return tree_id
 
 
 def _segments(work: _Work) -> dict[str, Mean]:

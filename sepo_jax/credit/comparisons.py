@@ -12,7 +12,7 @@ import numpy as np
 
 from sepo_jax import advantages
 from sepo_jax.algorithms import Algorithm
-from sepo_jax.forest import NO_EVENT, NO_PARENT, Forest, bucket
+from sepo_jax.forest import NO_EVENT, NO_PARENT, NO_TRUNK, Forest, bucket
 from sepo_jax.forest.returns import PathActions
 from sepo_jax.losses import Mean
 
@@ -114,8 +114,8 @@ def _baseline(baseline: str, scale: str):
 def tree(row: Algorithm, forest: Forest, leaf_return: np.ndarray) -> Siblings:
     """Credit among siblings by the row's baseline, prefix credit and node returns.
 
-    Under prefix credit "tree" all samples of a prompt hang below one virtual root, whether or not
-    they share the prompt's tokens.
+    Under prefix credit "tree" all samples of a prompt hang below one virtual root, otherwise those
+    that grew from one trunk, whether or not they share the prompt's tokens.
 
     Args:
       row: the algorithm.
@@ -123,10 +123,11 @@ def tree(row: Algorithm, forest: Forest, leaf_return: np.ndarray) -> Siblings:
       leaf_return: return of each leaf path, [L]; NaN leaves the path out.
     """
     groups = numbered(forest.group)
-    virtual = int(groups.max(initial=-1)) + 1 if row.prefix_credit == "tree" else 0
-    parent = np.where(
-        forest.parent == NO_PARENT, groups if virtual else -1, forest.parent + virtual
-    )
+    top = groups if row.prefix_credit == "tree" else _trunks(forest)
+    virtual = int(top.max(initial=-1)) + 1
+    # What several trunks share hangs nowhere, and what is below it begins anew for each of them.
+    begins = (forest.parent == NO_PARENT) | (top[forest.parent] == NO_TRUNK)
+    parent = np.where(begins, top, forest.parent + virtual)
     parent = np.concatenate([np.full(virtual, NO_PARENT), parent])
     returns = np.full(len(parent), np.nan)
     returns[forest.leaves() + virtual] = leaf_return
@@ -154,6 +155,22 @@ def tree(row: Algorithm, forest: Forest, leaf_return: np.ndarray) -> Siblings:
         Mean(*map(float, no_spread)),
         Mean(float((samples == 1).sum()), 1.0),
     )
+
+
+def _trunks(forest: Forest) -> np.ndarray:
+    """Number from 0 of the trunk that all leaves below each segment share, int64 [N]; NO_TRUNK
+    where there are several."""
+    leaves = forest.leaves()
+    found = np.zeros(forest.num_segments, np.int64)
+    found[leaves] = numbered(forest.trunk[leaves])
+    seen = np.zeros(forest.num_segments, bool)
+    for segment in range(forest.num_segments - 1, -1, -1):
+        parent = forest.parent[segment]
+        if parent != NO_PARENT:
+            same = not seen[parent] or found[parent] == found[segment]
+            found[parent] = found[segment] if same else NO_TRUNK
+            seen[parent] = True
+    return found
 
 
 @partial(jax.jit, static_argnames=("baseline", "scale", "prefix_credit", "decay", "node_return"))

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..domains.base import check_integer
 from ..domains.decision_process import DecisionProcess, Path, paths_from, sample_paths
-from ..forest import NO_EPISODE, NO_PARENT, Forest, ForestBuilder
+from ..forest import NO_EPISODE, NO_PARENT, NO_TRUNK, Forest, ForestBuilder
 
 Selector = Callable[[Sequence[float]], Sequence[int]]
 """Entropies in nats of the policy at each decision of a backbone -> the decisions to fork."""
@@ -245,6 +245,7 @@ def block_forest(process: DecisionProcess, block: Block, rows: np.ndarray) -> Fo
         "observation": observation,
         "parent": shifted(template.parent, template.num_segments, NO_PARENT),
         "episode": shifted(template.episode, len(template.leaves()), NO_EPISODE),
+        "trunk": shifted(template.trunk, len(template.leaves()), NO_TRUNK),
         "group": tile(template.group) + number,
     }
     rest = {
@@ -276,7 +277,7 @@ def _forest(process: DecisionProcess, group: Group) -> tuple[Forest, np.ndarray]
     builder, decision = ForestBuilder(), []
     actions = process.legal.shape[1]
 
-    def add(path: Path, given: int | None, parent: int) -> list[int]:
+    def add(trunk: int, path: Path, given: int | None, parent: int) -> list[int]:
         """Adds a path below an observation that is there, or below `parent`; the observations."""
         seen = []
         for state, action, reward in zip(path.states, path.actions, path.rewards, strict=True):
@@ -285,14 +286,19 @@ def _forest(process: DecisionProcess, group: Group) -> tuple[Forest, np.ndarray]
                 given = builder.add([actions + observation], parent)
             seen.append(given)
             parent = builder.add(
-                [action], given, is_action=True, reward=reward, observation=observation
+                [action],
+                given,
+                is_action=True,
+                reward=reward,
+                observation=observation,
+                trunk=trunk,
             )
             decision.append(parent)
             given = None
         return seen
 
-    for tree in group.trees:
-        seen = add(tree.backbone, None, NO_PARENT)
+    for trunk, tree in enumerate(group.trees):
+        seen = add(trunk, tree.backbone, None, NO_PARENT)
         for depth, path in tree.forks:
-            add(path, seen[depth], NO_PARENT)
+            add(trunk, path, seen[depth], NO_PARENT)
     return builder.build(), np.array(decision)

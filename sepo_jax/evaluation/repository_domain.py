@@ -1,6 +1,8 @@
 """Repository repair as a domain to train on: bundled repositories, or instances of SWE-bench."""
 
 import itertools
+import json
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,13 +13,15 @@ import numpy as np
 from ..domains.base import Message, check_integer, stream
 from ..domains.repository import RepairRules, oracle_conversation, oracle_replies
 from ..domains.repository_bundle import NAMES, repository, variants
-from ..domains.swe_bench import patch_conversation, read_instances, split
+from ..domains.swe_bench import patch_conversation, patch_replies, read_instances, split
 from ..names import check_option
 from ..sandbox.container_repository import container_environments
 from ..sandbox.protocol import EnvironmentFactory
 from ..sandbox.repository import repository_environments, task_of
+from ..sandbox.repository_checks import read_quarantine
 from ..sepo.metrics import rate
 
+_LOG = logging.getLogger(__name__)
 HELD_OUT = ("cache", "grid", "roman", "slug")
 KNOWN, NEW, INSTANCES = "known", "new", "instances"
 _MEANS = ("turns", "fail_to_pass", "pass_to_pass")
@@ -38,10 +42,13 @@ class RepositoryRepair:
       reward: of `domains.repository.REWARDS`.
       held_out: bundled repositories that are not trained on.
       instances: a JSONL file of SWE-bench instances; "" for the bundled repositories.
+      quarantined: a file of tasks that are left out, as `experiments/check_tasks.py` writes it; ""
+        for none.
 
     Raises:
-      ValueError: numbers out of range, an unknown reward or repository, or none left to train on.
-      FileNotFoundError: no such file of instances.
+      ValueError: numbers out of range, an unknown reward or repository, a file of quarantined tasks
+        of another format or of other tasks, or none left to train on or to be judged by.
+      FileNotFoundError: no such file of instances or of quarantined tasks.
     """
 
     name = "repository"
@@ -54,6 +61,7 @@ class RepositoryRepair:
         reward: str = "binary",
         held_out: Sequence[str] = HELD_OUT,
         instances: str = "",
+        quarantined: str = "",
     ):
         self.rules = RepairRules(turns, output_limit, reward, long_forms=bool(instances))
         self.held_out = tuple(check_option("repository", each, NAMES) for each in held_out)
@@ -62,6 +70,41 @@ class RepositoryRepair:
             raise ValueError("held_out names all repositories; leave one or more to train on")
         self.instances = instances
         self._instances = read_instances(instances) if instances else {}
+        self._left_out: frozenset[str] = frozenset()
+        if quarantined:
+            self._leave_out(quarantined)
+
+    def _leave_out(self, path: str) -> None:
+        """Leaves out the tasks that a file lists."""
+        known = {_key(task) for task in self.tasks()}
+        listed = [task for task, _ in read_quarantine(path)]
+        for task in listed:
+            if _key(task) not in known:
+                raise ValueError(
+                    f"{path} lists {_key(task)}, which is no task of this domain with instances="
+                    f"{self.instances!r}; check these tasks with experiments/check_tasks.py"
+                )
+        self._left_out = frozenset(map(_key, listed))
+        self.trained = tuple(name for name in self.trained if self._of(name, evaluation=False))
+        instances = self._sound_instances(evaluation=False)
+        if not (instances if self.instances else self.trained) or not self.evaluation_tasks(1, 0):
+            raise ValueError(
+                f"{path} lists {len(listed)} of {len(known)} tasks, which leaves none to train on "
+                "or none to be judged by"
+            )
+        _LOG.warning("%s: %d of %d tasks are left out", path, len(self._left_out), len(known))
+
+    def tasks(self) -> list[dict[str, Any]]:
+        """All tasks, to train on and to be judged by, those that are left out among them."""
+        if self.instances:
+            return [{"instance_id": name} for name in self._instances]
+        return [_task(name, at) for name in NAMES for at in range(repository(name).variants)]
+
+    def oracle(self, task: Any) -> list[str]:
+        """Replies of the known repair of a task; ValueError for what is none."""
+        if not self.instances:
+            return oracle_replies(task_of(task))
+        return patch_replies(self._instances[task["instance_id"]])
 
     def environments(self) -> EnvironmentFactory:
         """Environments that play the tasks; see `sandbox.repository` for what they need."""
@@ -74,38 +117,42 @@ class RepositoryRepair:
         check_integer("count", count, minimum=0)
         rng = stream(seed, "repository")
         if self.instances:
-            names = split(self._instances, evaluation=False)
+            names = self._sound_instances(evaluation=False)
             if not names:
                 raise ValueError(
                     f"{self.instances} has too few instances to train on; give 2 or more"
                 )
             return [{"instance_id": rng.choice(names)} for _ in range(count)]
-        tasks = []
-        for _ in range(count):
-            name = rng.choice(self.trained)
-            tasks.append(_task(name, rng.choice(variants(name, evaluation=False))))
-        return tasks
+        of_each = {name: self._of(name, evaluation=False) for name in self.trained}
+        return [dict(rng.choice(of_each[rng.choice(self.trained)])) for _ in range(count)]
 
     def evaluation_tasks(self, count: int, seed: int) -> list[dict[str, Any]]:
         """`count` different tasks of each kind, all where there are fewer."""
         check_integer("count", count, minimum=0)
         rng = stream(seed, "repository evaluation")
         if self.instances:
-            names = split(self._instances, evaluation=True)
+            names = self._sound_instances(evaluation=True)
             return [
                 {"instance_id": name} for name in sorted(rng.sample(names, min(count, len(names))))
             ]
-        known = [
-            _task(name, variant)
-            for name in self.trained
-            for variant in variants(name, evaluation=True)
-        ]
-        new = [
-            _task(name, variant)
-            for name in self.held_out
-            for variant in range(repository(name).variants)
-        ]
+        known = [task for name in self.trained for task in self._of(name, evaluation=True)]
+        new = [task for name in self.held_out for task in self._of(name)]
         return [task for kind in (known, new) for task in rng.sample(kind, min(count, len(kind)))]
+
+    def _of(self, name: str, evaluation: bool | None = None) -> list[dict[str, Any]]:
+        """Tasks of a bundled repository that are not left out: to be judged by, to train on, or
+        all."""
+        numbers = range(repository(name).variants)
+        tasks = [
+            _task(name, number)
+            for number in (numbers if evaluation is None else variants(name, evaluation))
+        ]
+        return [task for task in tasks if _key(task) not in self._left_out]
+
+    def _sound_instances(self, evaluation: bool) -> list[str]:
+        """Names of instances that are not left out: to be judged by, or to train on."""
+        names = split(self._instances, evaluation)
+        return [name for name in names if _key({"instance_id": name}) not in self._left_out]
 
     def figures(self, tasks: Sequence[Any], records: Sequence[Any]) -> dict[str, float]:
         """Figures of all episodes and, as "<kind>/<figure>", of each kind of task.
@@ -134,7 +181,7 @@ class RepositoryRepair:
             return {}
         players: dict[str, Callable[[Any], list[str]]] = {
             "nothing": lambda task: ["submit"],
-            "oracle": lambda task: oracle_replies(task_of(task)),
+            "oracle": self.oracle,
         }
         with tempfile.TemporaryDirectory() as scratch:
             environment = self.environments()(Path(scratch))
@@ -181,6 +228,10 @@ class RepositoryRepair:
 
 def _task(name: str, variant: int) -> dict[str, Any]:
     return {"repository": name, "variant": variant}
+
+
+def _key(task: Any) -> str:
+    return json.dumps(task, sort_keys=True)
 
 
 def _record(environment: Any, task: Any, replies: Sequence[str]) -> Any:

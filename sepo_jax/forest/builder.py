@@ -10,6 +10,7 @@ from sepo_jax.forest.data import (
     NO_EPISODE,
     NO_EVENT,
     NO_PARENT,
+    NO_TRUNK,
     SEGMENT_FIELDS,
     TOKEN_FIELDS,
     Forest,
@@ -67,8 +68,9 @@ class ForestBuilder:
           entropy: one number per token, 0 when left out.
           **fields: any further field of `Forest` with one value per segment. Left out: reward 0;
             group and agent those of the parent (0 at a root); turn the number of actions above;
-            episode an id of its own for each leaf; no event; observation a hash of all tokens
-            above; version 0; not truncated.
+            episode an id of its own for each leaf; trunk one for each first action, which its
+            leaves share; no event; observation a hash of all tokens above; version 0; not
+            truncated.
 
         Raises:
           ValueError: an unknown field, a parent not added yet, or not one log-probability per
@@ -97,6 +99,7 @@ class ForestBuilder:
             "agent": above["agent"] if above else 0,
             "turn": above["turn"] + above["is_action"] if above else 0,
             "episode": NO_EPISODE,
+            "trunk": NO_TRUNK,
             "event": NO_EVENT,
             "event_type": 0,
             "event_size": 0,
@@ -129,7 +132,16 @@ class ForestBuilder:
         unnamed = [leaf for leaf in forest.leaves() if forest.episode[leaf] == NO_EPISODE]
         first = int(forest.episode.max(initial=NO_EPISODE)) + 1
         forest.episode[unnamed] = np.arange(first, first + len(unnamed))
+        unnamed = [leaf for leaf in forest.leaves() if forest.trunk[leaf] == NO_TRUNK]
+        first = int(forest.trunk.max(initial=NO_TRUNK)) + 1
+        forest.trunk[unnamed] = [first + _first_action(forest, leaf) for leaf in unnamed]
         return forest.validate()
+
+
+def _first_action(forest: Forest, leaf: int) -> int:
+    """The first action segment on the path to a leaf, or its root."""
+    path = forest.path(leaf)
+    return next((segment for segment in path if forest.is_action[segment]), path[0])
 
 
 def paths(forest: Forest) -> Forest:

@@ -25,6 +25,7 @@ import numpy as np
 NO_PARENT = -1
 NO_EVENT = -1
 NO_EPISODE = -1
+NO_TRUNK = -1
 
 TOKEN_FIELDS: dict[str, type] = {
     "tokens": np.int32,
@@ -38,6 +39,7 @@ SEGMENT_FIELDS: dict[str, type] = {
     "reward": np.float32,
     "group": np.int32,
     "episode": np.int32,
+    "trunk": np.int32,
     "agent": np.int32,
     "turn": np.int32,
     "event": np.int32,
@@ -66,6 +68,9 @@ class Forest:
         int32 [N].
       episode: trajectory id, read at leaves; leaves of one several-context episode share it, int32
         [N]; NO_EPISODE is allowed on inner segments only.
+      trunk: which trajectory the leaf's own branched off from, however early, or is: leaves of one
+        branching tree share it, and separate samples of a prompt do not, whether or not they share
+        its tokens; read at leaves, int32 [N]; NO_TRUNK is allowed on inner segments only.
       agent: who wrote the segment or reads it, int32 [N].
       turn: which decision of its agent this is, from 0, int32 [N].
       event: joint decision that the segment is a member of or NO_EVENT, int32 [N].
@@ -86,6 +91,7 @@ class Forest:
     reward: np.ndarray
     group: np.ndarray
     episode: np.ndarray
+    trunk: np.ndarray
     agent: np.ndarray
     turn: np.ndarray
     event: np.ndarray
@@ -165,8 +171,8 @@ class Forest:
         Raises:
           ValueError: wrong shapes or dtypes; an empty segment; a parent that does not precede its
             child; an action without a token before it; groups that differ within a tree or an
-            episode; a leaf without an episode; event fields that contradict each other. The message
-            names the segment.
+            episode; a leaf without an episode or a trunk; event fields that contradict each other.
+            The message names the segment.
         """
         _check_arrays(self)
         _check_structure(self)
@@ -214,6 +220,7 @@ def _check_structure(forest: Forest) -> None:
     )
     is_leaf = forest.child_count() == 0
     _refuse_first(is_leaf & (forest.episode < 0), "is a leaf without an episode")
+    _refuse_first(is_leaf & (forest.trunk < 0), "is a leaf without a trunk")
 
 
 def _check_groups(forest: Forest) -> None:
@@ -265,12 +272,13 @@ def concatenate(forests: Iterable[Forest], *, same_groups: bool = False) -> Fore
     Args:
       forests: what to join; at least one.
       same_groups: keep group ids as they are, so that trees of one prompt sampled apart are
-        compared. By default groups, like episodes and events always, are renumbered to stay apart.
+        compared. By default groups, like episodes, trunks and events always, are renumbered to stay
+        apart.
     """
     forests = list(forests)
     if not forests:
         raise ValueError("concatenate needs at least one forest, got none")
-    apart = ["episode", "event"] if same_groups else ["episode", "event", "group"]
+    apart = ["episode", "trunk", "event", *([] if same_groups else ["group"])]
     shift = dict.fromkeys([*apart, "parent"], 0)
     token_offset, pieces, offsets = 0, [], [np.zeros(1, np.int32)]
     for forest in forests:

@@ -119,7 +119,7 @@ def _leaves_depth_first(forest: Forest) -> list[int]:
 def _placing_units(forest: Forest, row_length: int, one_path: bool) -> list[list[_Chunk]]:
     """Chunks that must go to the same part together, largest unit first.
 
-    Trees joined by events form one unit; otherwise each chunk is its own.
+    Trees joined by events of several members form one unit; otherwise each chunk is its own.
     """
     chunks = _chunks(forest, row_length, one_path)
     tree = forest.tree()
@@ -132,7 +132,7 @@ def _placing_units(forest: Forest, row_length: int, one_path: bool) -> list[list
 
     first_tree: dict[int, int] = {}
     bound = set()
-    for segment in np.flatnonzero(forest.event != NO_EVENT):
+    for segment in _joint_members(forest):
         here = find(tree[segment])
         there = find(first_tree.setdefault(int(forest.event[segment]), here))
         joined[max(here, there)] = min(here, there)
@@ -143,6 +143,13 @@ def _placing_units(forest: Forest, row_length: int, one_path: bool) -> list[list
         key = (find(root), -1) if root in bound else (root, number)
         units.setdefault(key, []).append(chunk)
     return sorted(units.values(), key=lambda unit: -sum(chunk.tokens for chunk in unit))
+
+
+def _joint_members(forest: Forest) -> np.ndarray:
+    """Segments that share their event with another one, int64 [n]."""
+    members = np.flatnonzero(forest.event != NO_EVENT)
+    _, inverse, count = np.unique(forest.event[members], return_inverse=True, return_counts=True)
+    return members[count[inverse] > 1]
 
 
 def _deal(

@@ -11,7 +11,7 @@ import numpy as np
 
 from sepo_jax.forest.data import SEGMENT_FIELDS, TOKEN_FIELDS, Forest
 
-FORMAT = "sepo_jax.forest.1"
+FORMAT = "sepo_jax.forest.2"
 
 
 def save(path: str | os.PathLike, forest: Forest) -> Path:

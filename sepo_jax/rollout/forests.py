@@ -28,7 +28,8 @@ def build_forest(
     An episode that goes on from a snapshot of another has its past in common with that one, where
     that one is among the results before it: shared segments stand there once, under the episode
     that sampled them, and so does what was given before the first action of its own. Its return is
-    the sum of the rewards along its path, as that of any other.
+    the sum of the rewards along its path, as that of any other. Its `trunk` is the place of that
+    one, however early it branched off; any other episode is its own.
 
     Args:
       results: of `play`.
@@ -70,12 +71,15 @@ class _Layout:
         self._share_prompts, self._policy_version = share_prompts, policy_version
         self._given: dict[Any, int] = {}  # segments of what was given, by what is above, and tokens
         self._placed: dict[Action, tuple[int, float]] = {}  # segment and what it earned
+        self._trunks: dict[Action, int] = {}
         self._events = 0
 
     def add(self, index: int, result: EpisodeResult) -> None:
         """Adds an episode."""
         past = result.request.past
         shared = set(past.taken) if past else set()
+        trunk = self._trunks.get(past.asked[0], index) if past else index
+        self._trunks |= dict.fromkeys(result.actions, trunk)
         sizes = Counter(action.turn for action in result.actions)
         last_turn = max(sizes, default=0)
         above: dict[int, int] = {}  # last segment of each context
@@ -98,6 +102,7 @@ class _Layout:
                 entropy=action.entropy,
                 reward=reward,
                 episode=index,
+                trunk=trunk,
                 turn=action.turn,
                 observation=observation_hash(action.prompt.observation),
                 policy_version=self._policy_version,

@@ -26,6 +26,7 @@ from ..forest import (
 from ..losses import Mean
 from ..policy import Policy, TokenScores
 from .settings import Settings
+from .setup import check_critic
 
 SIZE_NAMES = ("B", "T", "S", "A", "Q")
 
@@ -46,6 +47,8 @@ class BatchMaker:
         algorithm: Algorithm,
         num_devices: int,
     ):
+        """A maker; ValueError for an algorithm with a critic that the policy lacks."""
+        check_critic(algorithm, policy)
         self.settings, self.policy, self.algorithm = settings, policy, algorithm
         self.num_devices = num_devices
         self._warned: set[str] = set()
@@ -81,10 +84,6 @@ class BatchMaker:
             known["reference_logp"] = to_tokens(batch, scores.logp, forest)
         if self.algorithm.baseline == "critic":
             scores = self._score(params, batch)
-            if scores.value is None:
-                raise ValueError(
-                    f"algorithm {self.algorithm.name!r} needs a critic: set policy.value_head=True"
-                )
             known["value"] = to_tokens(batch, scores.value, forest)
         with self._each_warning_once():
             credit = assign_credit(

@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from ..algorithms import ALGORITHMS
+from ..algorithms import ALGORITHMS, OPTIONS
 from ..names import check_option
 from ..rollout.selectors import SELECTORS
 from .game_configs import new_config, parse_options, use_adapters, use_small_policy, variant
@@ -17,6 +17,8 @@ from .game_configs import new_config, parse_options, use_adapters, use_small_pol
 COMPARED = {"algorithm=bpo": "BPO", "algorithm=grpo": "GRPO", "algorithm=rloo": "RLOO"}
 # Algorithms that compare within trees; the others play as many independent episodes.
 OF_TREES = ("parent", "root_then_tree", "root_plus_tree")
+# Option -> comparisons that it is a choice of.
+READ_BY = {"selector": OF_TREES, "prefix_credit": ("parent",)}
 BRANCH_POINTS, CONTINUATIONS, TREES = 2, 4, 2
 
 
@@ -27,9 +29,10 @@ def branching_config(
 
     Args:
       name: of the domain.
-      argument: comma-separated options: `algorithm=<row of the table>`, `prefix_credit=` and
-        `selector=` as in the settings, `policy=fresh|smollm2|<model name, hub id, directory or
-        .gguf>`, `runlocal` for a smoke run.
+      argument: comma-separated options: `algorithm=<row of the table>`, `prefix_credit=` of rows
+        that compare siblings and `selector=` of those that compare within trees, as in the
+        settings, `policy=fresh|smollm2|<model name, hub id, directory or .gguf>`, `runlocal` for a
+        smoke run.
       options: of the domain.
     """
     chosen = parse_branching_options(argument)
@@ -111,10 +114,24 @@ def add_rl(
 
 
 def parse_branching_options(argument: str | None) -> dict[str, Any]:
-    """Options of the configs of branching rollouts."""
+    """Options of the configs of branching rollouts.
+
+    Raises:
+      ValueError: an unknown option or choice, with the nearest; or a choice that the algorithm does
+        not read.
+    """
     options = parse_options(argument, algorithm="bpo", prefix_credit="", selector="")
-    if options["selector"]:
-        check_option("selector", options["selector"], SELECTORS)
+    allowed = {"selector": SELECTORS, "prefix_credit": OPTIONS["prefix_credit"]}
+    for name, comparisons in READ_BY.items():
+        if not options[name]:
+            continue
+        check_option(name, options[name], allowed[name])
+        if ALGORITHMS[options["algorithm"]].compare not in comparisons:
+            rows = [row.name for row in ALGORITHMS.values() if row.compare in comparisons]
+            raise ValueError(
+                f"{name}={options[name]} is a choice of algorithm={'|'.join(rows)}, and the "
+                f"algorithm is {options['algorithm']}; leave {name} out"
+            )
     return options
 
 

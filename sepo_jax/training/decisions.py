@@ -71,20 +71,22 @@ def samples_of_decisions(
     """
     actions = decision_segments(forest)
     rounds = [decision.round for played in episodes for decision in played.decisions]
-    reward, episode = forest.reward.copy(), forest.episode.copy()
+    reward, episode, trunk = (
+        getattr(forest, name).copy() for name in ("reward", "episode", "trunk")
+    )
     for place in range(len(actions) - 2, -1, -1):
         here, after = actions[place : place + 2]
         counts = returns == "to_go" or rounds[place] == rounds[place + 1]
         if counts and forest.episode[here] == forest.episode[after]:
             reward[here] += reward[after]
-    episode[actions] = np.arange(len(actions))
+    episode[actions] = trunk[actions] = np.arange(len(actions))
     group = forest.tree()
     if group_by in OF_ROUNDS:
         turn = np.zeros_like(forest.turn)
         turn[forest.parent[actions]] = turn[actions] = forest.turn[actions]
         _, group = np.unique(np.stack([forest.group, turn]), axis=1, return_inverse=True)
         group = group.reshape(-1).astype(np.int32)
-    return forest.replace(reward=reward, episode=episode, group=group)
+    return forest.replace(reward=reward, episode=episode, trunk=trunk, group=group)
 
 
 def spread_of_groups(forest: Forest) -> tuple[int, int, np.ndarray]:

@@ -41,7 +41,14 @@ from .reward_stage import RewardStage
 from .run_directory import RunDirectory, UnwrittenRunDirectory, nonfinite
 from .sepo_stage import SepoStage
 from .settings import Settings, read_settings, to_dict
-from .setup import check_comparison, make_domain, make_policy, make_pool, role_policy
+from .setup import (
+    check_comparison,
+    check_critic,
+    make_domain,
+    make_policy,
+    make_pool,
+    role_policy,
+)
 from .stages import SftStage
 from .task_judge import TaskJudge
 from .trainable import begin_stage, join, reference_part, split
@@ -175,13 +182,15 @@ def _prepare(
         )
     domain = domain if domain is not None else make_domain(settings.domain)
     chosen = _choose_objective(settings, objective)
+    row = credit_row(settings, chosen)
     if settings.rl.steps:
-        row = chosen if isinstance(chosen, Algorithm) else getattr(chosen, "algorithm", None)
-        check_comparison(row or configured_algorithm(settings), settings.rl)
+        check_comparison(row, settings.rl)
     parallel = Parallel(settings.parallel)
     environments = stack.enter_context(make_pool(settings.sandbox, domain))
     policy, params = make_policy(settings, domain)
     trained = role_policy(settings, policy, domain)
+    if settings.sepo.steps or settings.rl.steps:
+        check_critic(row, trained)
     stages = []
     if settings.sft.steps:
         stages.append((SftStage(settings, policy, domain), settings.sft, get_algorithm("sft")))
@@ -229,6 +238,12 @@ def configured_algorithm(settings: Settings) -> Algorithm:
     return get_algorithm(settings.algorithm.name, **settings.algorithm.overrides)
 
 
+def credit_row(settings: Settings, goal: Any) -> Algorithm:
+    """The row that assigns advantages: of an own loss without an `algorithm`, the config's."""
+    row = goal if isinstance(goal, Algorithm) else getattr(goal, "algorithm", None)
+    return row or configured_algorithm(settings)
+
+
 class Held(NamedTuple):
     """What no update of a stage changes, as `Parallel.hold` lays it out.
 
@@ -273,12 +288,10 @@ class StageRunner:
             numbers.steps * updates,
             numbers.final_learning_rate,
         )
-        # An own loss reads advantages that the config's algorithm assigns.
         temperature = settings.rollout.temperature
         if isinstance(goal, Algorithm):
             goal = make_objective(goal, policy, temperature=temperature)
-        algorithm = getattr(goal, "algorithm", None) or configured_algorithm(settings)
-        maker = BatchMaker(settings, policy, algorithm, parallel.num_devices)
+        maker = BatchMaker(settings, policy, credit_row(settings, goal), parallel.num_devices)
         update = parallel.compile_update(
             lambda objective: make_update(objective, optimizer),
             as_objective(goal, policy, temperature),
@@ -298,7 +311,8 @@ class StageRunner:
         if first < numbers.steps:
             self._drop_lines_after(stage.name, first)
         kept = reference_part(policy.config, trained)
-        held = Held(parallel.hold(frozen), parallel.hold(kept) if algorithm.kl_weight else None)
+        refers = maker.algorithm.kl_weight
+        held = Held(parallel.hold(frozen), parallel.hold(kept) if refers else None)
         trained = self._steps(stage, numbers, maker, update, checkpoints, state, held, first)
         return join(frozen, parallel.rest(trained))
 

@@ -121,6 +121,7 @@ def _repository(config: config_dict.ConfigDict, data: str) -> None:
     """Replies may be edits of several lines, and commands run tests."""
     config.domain.name = "repository"
     config.domain.options = {"turns": HORIZONS["repository"], "output_limit": 400}
+    config.domain.options.quarantined = ""
     config.rollout.max_action_tokens = 128
     config.evaluation.tasks = 20
     sandbox = config.sandbox

@@ -244,6 +244,15 @@ def check_comparison(row: Algorithm, rl: RewardSettings) -> None:
     )
 
 
+def check_critic(row: Algorithm, policy: Policy) -> None:
+    """Raises ValueError where the row takes its advantages from a critic that the policy lacks."""
+    if row.baseline == "critic" and not policy.config.value_head:
+        raise ValueError(
+            f"algorithm {row.name!r} has baseline='critic', and the policy has no value head: set "
+            "policy.value_head=True, or take a row that needs none"
+        )
+
+
 def make_policy(settings: Settings, domain: Any) -> tuple[Policy, chex.ArrayTree]:
     """The policy of a config and its parameters before training, without an adapter.
 

@@ -14,6 +14,7 @@ from sepo_jax.evaluation.repository_domain import HELD_OUT, RepositoryRepair
 from sepo_jax.policy import train_tokenizer
 from sepo_jax.sandbox.container_repository import ContainerRepository
 from sepo_jax.sandbox.repository import task_of
+from sepo_jax.sandbox.repository_checks import Checked, write_quarantine
 from sepo_jax.training.settings import DomainSettings
 from sepo_jax.training.setup import corpus, make_domain
 
@@ -160,3 +161,51 @@ def test_instances_are_tasks_of_their_own_kind(tmp_path):
     assert isinstance(environment, ContainerRepository) and environment.rules == domain.rules
     with pytest.raises(FileNotFoundError, match="no file"):
         RepositoryRepair(instances=str(tmp_path / "absent"))
+
+
+def listing(path, tasks):
+    return str(write_quarantine(path, Checked([], [(task, "flaky") for task in tasks]), times=1))
+
+
+def test_quarantined_tasks_are_neither_trained_on_nor_judged_by(tmp_path, caplog):
+    every = RepositoryRepair()
+    name, known = KNOWN[0], every.evaluation_tasks(1, 0)[0]
+    whole = [task for task in every.tasks() if task["repository"] == KNOWN[1]]
+    out = [{"variant": variants(name, False)[0], "repository": name}, known, *whole]
+    path = listing(tmp_path / "out.json", out)
+    domain = make_domain(DomainSettings("repository", options={"quarantined": path}))
+    assert f"{path}: {len(out)} of 320 tasks are left out" in caplog.text
+    trained, judged = domain.training_tasks(2000, 0), domain.evaluation_tasks(1000, 0)
+    left = [task for task in every.tasks() if task not in out]
+    assert {json.dumps(task) for task in trained + judged} == set(map(json.dumps, left))
+    assert domain.tasks() == every.tasks()  # a check of all of them writes a whole file
+    assert all(message for message, _ in domain.expert_traces(20, 0))
+
+
+def test_tasks_are_drawn_as_before_where_none_is_left_out(tmp_path):
+    domain = RepositoryRepair(quarantined=listing(tmp_path / "none.json", []))
+    for make in ("training_tasks", "evaluation_tasks"):
+        assert getattr(domain, make)(50, 3) == getattr(RepositoryRepair(), make)(50, 3)
+
+
+def test_quarantined_instances_leave_the_split_as_it_is(tmp_path):
+    path = tmp_path / "instances.jsonl"
+    path.write_text("\n".join(json.dumps(RECORD | {"instance_id": f"a__b-{n}"}) for n in range(8)))
+    out = listing(tmp_path / "out.json", [{"instance_id": f"a__b-{n}"} for n in (0, 5)])
+    domain = RepositoryRepair(instances=str(path), quarantined=out)
+    assert domain.evaluation_tasks(5, 0) == [{"instance_id": "a__b-4"}]
+    trained = {task["instance_id"] for task in domain.training_tasks(50, 0)}
+    assert trained == {f"a__b-{n}" for n in (1, 2, 3, 6, 7)}
+    assert domain.oracle({"instance_id": "a__b-0"})[-1] == "submit"
+
+
+def test_files_that_do_not_fit_the_tasks_are_refused(tmp_path):
+    strange = listing(tmp_path / "a.json", [{"instance_id": "a__b-0"}])
+    with pytest.raises(ValueError, match=r"lists .*a__b-0.*, which is no task of this domain"):
+        RepositoryRepair(quarantined=strange)
+    everything = listing(tmp_path / "b.json", RepositoryRepair().tasks())
+    with pytest.raises(ValueError, match="lists 320 of 320 tasks, which leaves none"):
+        RepositoryRepair(quarantined=everything)
+    (tmp_path / "c.json").write_text('{"format": 2}')
+    with pytest.raises(ValueError, match="has format 2"):
+        RepositoryRepair(quarantined=str(tmp_path / "c.json"))

@@ -12,6 +12,7 @@ from sepo_jax.forest import (
     NO_EPISODE,
     NO_EVENT,
     NO_PARENT,
+    NO_TRUNK,
     ForestBuilder,
     concatenate,
     equal,
@@ -53,6 +54,8 @@ def test_builder_defaults():
     np.testing.assert_array_equal(forest.turn, [0, 0, 1, 1, 1, 0])
     # Every leaf is an episode of its own; inner segments have none.
     np.testing.assert_array_equal(forest.episode[forest.leaves()], [0, 1, 2])
+    # Leaves below one first action are of one trunk.
+    np.testing.assert_array_equal(forest.trunk, [-1, -1, -1, 1, 1, 5])
     assert forest.episode[1] == NO_EPISODE and (forest.event == NO_EVENT).all()
     # Siblings saw the same tokens; other segments did not.
     assert forest.observation[3] == forest.observation[4] != forest.observation[1]
@@ -106,6 +109,7 @@ def test_set_refuses_unknown_field():
         ("parent", 1, NO_PARENT, "segment 1 is an action without a parent"),
         ("group", 3, 9, "segment 3 is in another group than its parent"),
         ("episode", 4, NO_EPISODE, "segment 4 is a leaf without an episode"),
+        ("trunk", 4, NO_TRUNK, "segment 4 is a leaf without a trunk"),
         ("event", 3, -7, "segment 3 has a negative event"),
         ("event", 2, 0, "segment 2 is a member of an event but no action"),
         ("event", 3, 0, "segment 3 is a member of an event of size 0"),
@@ -184,7 +188,7 @@ def test_concatenate_keeps_trees_groups_and_episodes_apart(random_forest):
     assert joined.num_segments == first.num_segments + second.num_segments
     cut = first.num_segments
     np.testing.assert_array_equal(joined.segment_tokens(cut + 2), second.segment_tokens(2))
-    for name in ("group", "episode", "event"):
+    for name in ("group", "episode", "trunk", "event"):
         ids = getattr(joined, name)
         assert not set(ids[:cut][ids[:cut] >= 0]) & set(ids[cut:][ids[cut:] >= 0]), name
     assert joined.path(cut + 1) == [cut + s for s in second.path(1)]

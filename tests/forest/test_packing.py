@@ -9,6 +9,7 @@ from sepo_jax.forest import (
     ForestBuilder,
     batch_sizes,
     bucket,
+    check_events_whole,
     equal,
     fill,
     pack,
@@ -184,6 +185,19 @@ def test_repeated_ancestors_are_context_only():
     np.testing.assert_array_equal(batch.segment_mask.sum(-1), [3, 2])
     assert (batch.event >= 0).sum() == 1  # the copy is no second member
     np.testing.assert_array_equal(batch.path_mask.sum(-1), [2, 2])
+
+
+@pytest.mark.parametrize(("size", "rows"), [(1, [1, 1]), (2, [2, 0])])
+def test_only_events_of_several_members_keep_a_tree_in_one_part(size, rows):
+    builder = ForestBuilder()
+    prompt = builder.add([1] * 4)
+    for number in range(4):
+        builder.add([2, 3], prompt, is_action=True, event=number // size, event_size=size)
+    forest = builder.build()
+    batch = pack(forest, row_length=8, parts=2)  # two replies in a row
+    np.testing.assert_array_equal(batch.path_mask.any(-1).sum(-1), rows)
+    assert (batch.event >= 0).sum() == 4 and batch.primary.sum() == 8
+    check_events_whole(forest, batch)
 
 
 def test_packing_three_samples_gives_the_rows_of_one():  # B02: lengths 3, 1, 4

@@ -1,5 +1,7 @@
 """A forest as a file: round trip, and files that are refused."""
 
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -40,8 +42,13 @@ def test_truncated_files_are_refused(tmp_path, random_forest):
 
 def test_damaged_file_is_refused(tmp_path, random_forest):
     path = save(tmp_path / "forest.npz", random_forest(0))
+    with zipfile.ZipFile(path) as archive:
+        tokens = archive.getinfo("tokens.npy")
     content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 0xFF
+    # In front of the data: 30 bytes, the name, and as many bytes as the last two of the 30 say.
+    name = tokens.header_offset + 30
+    begin = name + len(tokens.filename) + int.from_bytes(content[name - 2 : name], "little")
+    content[begin + tokens.compress_size // 2] ^= 0xFF
     path.write_bytes(bytes(content))
     with pytest.raises(ValueError):
         load(path)
@@ -55,7 +62,7 @@ def test_foreign_files_are_refused(tmp_path):
     np.savez(tmp_path / "other.npz", weights=np.zeros(3))
     with pytest.raises(ValueError, match="format 'no format mark'"):
         load(tmp_path / "other.npz")
-    np.savez(tmp_path / "short.npz", format=np.array("sepo_jax.forest.1"), extra=np.zeros(1))
+    np.savez(tmp_path / "short.npz", format=np.array("sepo_jax.forest.2"), extra=np.zeros(1))
     with pytest.raises(ValueError, match=r"lacks the arrays .*tokens.* unknown arrays \['extra'\]"):
         load(tmp_path / "short.npz")
     np.save(tmp_path / "array.npy", np.zeros(3))

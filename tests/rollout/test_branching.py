@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rollout.by_hand import by_hand
 from rollout.chains import Brittle, Chain, Secretive
 
+from sepo_jax.algorithms import get_algorithm
 from sepo_jax.credit import assign_credit
 from sepo_jax.domains import Kuhn
 from sepo_jax.forest import equal, pack
@@ -294,13 +295,59 @@ def test_credit_compares_siblings_and_a_missing_one_is_left_out(agent, environme
     ],
 )
 def test_rows_of_the_table_take_these_forests(agent, algorithm, overrides):
-    from sepo_jax.algorithms import get_algorithm
-
     rollout = grown(agent, dataclasses.replace(TREES, trees_per_prompt=2))
     forest = rollout.forest()
     credit = assign_credit(get_algorithm(algorithm, **overrides), forest)
     assert np.isfinite(credit.advantage).all() and np.abs(credit.advantage).max() > 0
     assert (credit.advantage[~forest.is_action[forest.segment_of_token()]] == 0).all()
+
+
+FIRST_TURN = Branching(1, 3, "threshold", threshold=0.0, spacing=0, trees_per_prompt=2)
+
+
+@pytest.mark.parametrize("share_prompts", [True, False])
+def test_a_tree_that_branches_at_its_first_turn_is_one_tree(agent, share_prompts):
+    rollout = grown(agent, FIRST_TURN)
+    grown_trees = trees(rollout.results)
+    assert [[point.turn for point in tree.points] for tree in grown_trees] == [[0]] * 4
+    forest = rollout.forest(share_prompts)
+    leaves = forest.leaves()
+    earned = path_actions(forest).episode
+    assert len(forest.children(-1)) == (2 if share_prompts else len(rollout.results))
+
+    def of_trees(value):
+        found = np.zeros(len(leaves))
+        for tree in grown_trees:
+            own = np.isin(forest.episode[leaves], [tree.trunk, *tree.points[0].forks])
+            assert own.sum() == 3
+            found[own] = value(earned[own])
+        return found
+
+    row = get_algorithm("tree_grpo", compare="root_plus_tree", scale="none")
+    whole = assign_credit(get_algorithm("grpo", scale="none"), forest).path_advantage
+    both = assign_credit(row, forest).path_advantage
+    np.testing.assert_allclose(both - whole, of_trees(lambda e: e - e.mean()), atol=1e-4)
+    then = assign_credit(get_algorithm("tree_grpo", scale="none"), forest).path_advantage
+    np.testing.assert_allclose(then, of_trees(lambda e: e - e.mean()), atol=1e-4)
+    assert np.abs(then).max() > 0.1
+
+
+@pytest.mark.parametrize("prefix_credit", ["none", "lambda"])
+def test_siblings_of_the_first_turn_are_compared_and_other_trees_are_not(agent, prefix_credit):
+    rollout = grown(agent, FIRST_TURN)
+    forest = rollout.forest()
+    credit = assign_credit(get_algorithm("bpo", prefix_credit=prefix_credit), forest)
+    earned = path_actions(forest).episode
+    of_episode = dict(zip(forest.episode[forest.leaves()], earned, strict=True))
+    advantage = credit.advantage[forest.offsets[:-1]]
+    for tree in trees(rollout.results):
+        siblings = [tree.trunk, *tree.points[0].forks]
+        for each in siblings:
+            others = np.mean([of_episode[other] for other in siblings if other != each])
+            own = forest.is_action & (forest.episode == each)
+            assert own.sum() == 4
+            np.testing.assert_allclose(advantage[own], of_episode[each] - others, atol=1e-4)
+            np.testing.assert_allclose(credit.segment_weight[own], 1 / 3, atol=1e-6)
 
 
 def test_environments_without_snapshots_or_with_fresh_contexts_are_refused(agent, base):

@@ -1,12 +1,21 @@
 """Tasks whose tests do not behave are found and named."""
 
+import json
 import re
 
 import pytest
-from sandbox.repositories import OWN, RULES, TESTS, oracle
+from sandbox.repositories import OWN, TESTS, environments, oracle
 
-from sepo_jax.sandbox.repository import RepositoryEnvironment
-from sepo_jax.sandbox.repository_checks import check_tasks
+from sepo_jax.sandbox.in_process import InProcessPool
+from sepo_jax.sandbox.isolation import Limits
+from sepo_jax.sandbox.process_pool import ProcessPool
+from sepo_jax.sandbox.protocol import SandboxError
+from sepo_jax.sandbox.repository_checks import (
+    Checked,
+    check_tasks,
+    read_quarantine,
+    write_quarantine,
+)
 
 pytestmark = [
     pytest.mark.usefixtures("watchdog"),
@@ -55,31 +64,91 @@ FAULTY = {
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """An environment for all tests of this module."""
-    found = RepositoryEnvironment(tmp_path_factory.mktemp("checks"), RULES)
-    yield found
-    found.close()
+def pool():
+    """Environments for all tests of this module."""
+    with InProcessPool(environments) as found:
+        yield found
 
 
 @pytest.mark.parametrize("name", FAULTY)
-def test_a_task_that_is_not_sound_is_quarantined_with_the_reason(environment, name):  # C14
+def test_a_task_that_is_not_sound_is_quarantined_with_the_reason(pool, name):  # C14
     """A flaky test comes through 20 runs with probability 2^-20 or less."""
     task, reason = FAULTY[name]
-    checked = check_tasks(environment, [task], oracle, times=20)
+    checked = check_tasks(pool, [task], oracle, times=20)
     assert checked.sound == []
     ((found, why),) = checked.quarantined
     assert found == task
     assert re.search(reason, why), why
 
 
-def test_sound_tasks_come_back_in_their_order(environment):
-    tasks = [SOUND[0], FAULTY["no gold"][0], SOUND[1]]
-    checked = check_tasks(environment, tasks, oracle, times=2)
-    assert checked.sound == SOUND
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_tasks_come_back_in_their_order_and_each_is_told(pool, at_once):
+    tasks, told = [SOUND[0], FAULTY["no gold"][0], SOUND[1]], []
+    checked = check_tasks(
+        pool, tasks, oracle, times=2, at_once=at_once, done=lambda: told.append(1)
+    )
+    assert checked.sound == SOUND and len(told) == 3
     assert [task["name"] for task, _ in checked.quarantined] == ["no gold"]
+    assert check_tasks(pool, [], oracle) == Checked([], [])
 
 
-def test_how_often_is_a_number_above_0(environment):
+@pytest.mark.slow
+def test_tasks_are_checked_side_by_side_in_worker_processes():
+    tasks = [SOUND[0], FAULTY["flaky after"][0], SOUND[1], FAULTY["no task"][0]]
+    with ProcessPool(environments, workers=2, limits=Limits(processes=64)) as found:
+        checked = check_tasks(found, tasks, oracle, times=10, at_once=2)
+    assert checked.sound == SOUND
+    assert [task for task, _ in checked.quarantined] == tasks[1::2]
+
+
+class Absent:
+    """An environment without a sandbox."""
+
+    def __init__(self, scratch):
+        pass
+
+    def reset(self, task, seed):
+        raise SandboxError("no engine")
+
+    def close(self):
+        pass
+
+
+def test_where_nothing_can_be_played_no_task_is_blamed():
+    words = "none of 2 tasks can be played; the first: SandboxError: no engine"
+    with InProcessPool(Absent) as found, pytest.raises(SandboxError, match=words):
+        check_tasks(found, SOUND, oracle, times=1)
+
+
+def test_how_often_is_a_number_above_0(pool):
     with pytest.raises(ValueError, match="times must be at least 1"):
-        check_tasks(environment, SOUND, oracle, times=0)
+        check_tasks(pool, SOUND, oracle, times=0)
+    with pytest.raises(ValueError, match="at_once must be at least 1"):
+        check_tasks(pool, SOUND, oracle, at_once=0)
+
+
+def test_a_file_of_quarantined_tasks_reads_back(tmp_path):
+    listed = [({"repository": "cart", "variant": 1}, "a test fails"), ({"name": "ä"}, "no")]
+    path = write_quarantine(tmp_path / "deep/er.json", Checked(SOUND, listed), times=7)
+    assert read_quarantine(path) == listed
+    record = json.loads(path.read_text())
+    assert (record["times"], record["checked"]) == (7, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "has format None, expected 'sepo_jax.quarantine.1'"),
+        ('{"format": "sepo_jax.quarantine.2"}', "has format 'sepo_jax.quarantine.2'"),
+        ('{"format": "sepo_jax.quarantine.1"}', "lists no 'quarantined' tasks"),
+        ('{"format": "sepo_jax.quarantine.1", "quarantined": [{"task": 1}]}', "lists no"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, text, message):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"{message}.*check_tasks.py --output="):
+        read_quarantine(path)
+    with pytest.raises(FileNotFoundError, match=r"no file .*absent"):
+        read_quarantine(tmp_path / "absent")

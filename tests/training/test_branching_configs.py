@@ -1,5 +1,6 @@
 """The config files of branching rollouts."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,36 @@ def test_options_reach_the_settings_and_names_tell_runs_apart(path):
     assert read[4].rl.steps == 2
     with pytest.raises(ValueError, match=r"selector 'unform'.*uniform"):
         load_config(f"{path}:selector=unform")
+    with pytest.raises(ValueError, match=r"prefix_credit 'lamda'.*lambda"):
+        load_config(f"{path}:prefix_credit=lamda")
+
+
+@pytest.mark.parametrize(
+    ("argument", "rows"),
+    [
+        ("algorithm=grpo,selector=uniform", "bpo|vineppo|tree_grpo"),
+        ("algorithm=rloo,selector=entropy", "bpo|vineppo|tree_grpo"),
+        ("algorithm=grpo,prefix_credit=lambda", "bpo|vineppo"),
+        ("algorithm=tree_grpo,prefix_credit=none", "bpo|vineppo"),
+    ],
+)
+def test_a_choice_that_the_algorithm_does_not_read_is_refused(path, argument, rows):
+    algorithm, choice = (part.split("=") for part in argument.split(","))
+    words = (
+        f"{choice[0]}={choice[1]} is a choice of algorithm={rows}, and the algorithm is "
+        f"{algorithm[1]}; leave {choice[0]} out"
+    )
+    with pytest.raises(ValueError, match=re.escape(words)):
+        load_config(f"{path}:{argument}")
+
+
+def test_choices_of_every_row_that_reads_them_are_taken(path):
+    chosen = "selector=lowest,prefix_credit=none"
+    settings = read_settings(load_config(f"{path}:algorithm=vineppo,{chosen}"))
+    assert settings.rl.branch_selector == "lowest"
+    assert settings.algorithm.overrides == {"prefix_credit": "none"}
+    settings = read_settings(load_config(f"{path}:algorithm=tree_grpo,selector=lowest"))
+    assert settings.rl.branch_selector == "lowest"
 
 
 def test_every_run_of_the_sweep_is_a_variant_of_the_table(path):

@@ -251,6 +251,7 @@ def test_an_objective_that_does_not_exist_is_named(small_config, tmp_path):
         ("parallel", "fsdp", 2, "axes of a mesh"),
         ("sepo", "groups_per_opponent", 3, "must be even"),
         ("policy", "num_kv_heads", 3, "not a multiple of num_kv_heads"),
+        ("algorithm", "name", "ppo", "algorithm 'ppo' has baseline='critic'.*value_head=True"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_written(

@@ -9,13 +9,14 @@ import pytest
 from training.parity_tasks import Parity, ParityRules
 from training.walk_tasks import Walks
 
+from sepo_jax.algorithms import get_algorithm
 from sepo_jax.credit import assign_credit
 from sepo_jax.domains import Kuhn
 from sepo_jax.forest import Forest
 from sepo_jax.policy import Sampling
 from sepo_jax.rollout import Branching, play, play_branching
 from sepo_jax.rollout.branching import trees
-from sepo_jax.sandbox.environments import domain_environments
+from sepo_jax.sandbox.environments import domain_environments, task_environments
 from sepo_jax.sandbox.episodes import EpisodeRequest
 from sepo_jax.training import batches, loop, read_settings, train
 from sepo_jax.training.reward_stage import RewardStage, mean_of_records, total_reward
@@ -312,6 +313,52 @@ def test_rows_that_compare_nothing_without_branch_points_want_them(
     else:
         with pytest.raises(TypeError, match="NoneType"):
             train(config, run_directory=tmp_path / "run")
+
+
+def own_loss(params, batch):
+    """A loss that reads the advantages of the config's algorithm."""
+    return (batch.advantage * batch.action_mask).sum() * 0.0, {}
+
+
+@pytest.mark.parametrize("objective", [None, get_algorithm("ppo", clip_low=0.1), own_loss])
+def test_a_critic_is_asked_for_before_imitation_begins(small_config, tmp_path, objective):
+    config = tasks_config(small_config)
+    config["algorithm"]["name"] = "ppo" if objective in (None, own_loss) else "grpo"
+    assert config["sft"]["steps"]
+    with pytest.raises(ValueError, match=r"algorithm 'ppo' has baseline='critic'.*value_head=True"):
+        train(config, objective, run_directory=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_a_stage_of_rewards_needs_no_critic(small_config, tmp_path, monkeypatch):
+    config = tasks_config(small_config, steps=0)
+    config["algorithm"]["name"] = "ppo"
+    monkeypatch.setattr(loop, "SftStage", None)  # what comes after the check
+    with pytest.raises(TypeError, match="NoneType"):
+        train(config, run_directory=tmp_path / "run")
+
+
+class PaidRules(ParityRules):
+    """Every reply earns 1."""
+
+    def judge(self, task, text):
+        return 1.0, {"right": True, "known": True, "text": text}
+
+
+class Paid(Parity):
+    def environments(self):
+        return task_environments(PaidRules())
+
+
+@pytest.mark.slow
+def test_a_critic_learns_beside_the_policy(small_config, tmp_path):
+    config = tasks_config(small_config, steps=4, learning_rate=1e-2)
+    config["algorithm"]["name"], config["policy"]["value_head"] = "ppo", True
+    run = train(config, domain=Paid(), run_directory=tmp_path / "run", progress=False)
+    assert np.abs(np.asarray(run.params["value_head"]["kernel"])).max() > 0  # it began at 0
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    losses = [line["loss/value"] for line in map(json.loads, lines) if line["stage"] == "rl"]
+    assert len(losses) == 4 and losses[0] > losses[-1] > 0
 
 
 @pytest.mark.parametrize(("share", "whole"), [(0.0, 0), (0.3, 1), (0.5, 2), (1.0, 3)])
