@@ -1,5 +1,6 @@
 """Small teams for tests: fixed, routed, with private drafts, and with contexts that go on."""
 
+import random
 from collections.abc import Mapping
 from functools import partial
 
@@ -99,3 +100,14 @@ class Mixed(Tasks):
         said = yield event("meet", {("left", 0): [user("Left?")], ("right", 0): [user("Right?")]})
         same = said["left", 0] == said["right", 0]
         return float(same), {"right": same}
+
+
+def compared_walks(domain, *walks):
+    """A task of a search team's world: a comparison with walks by these relations."""
+    kind = f"compare_{len(walks)}"
+    for seed in range(10_000):
+        question = domain.world.comparison(random.Random(seed), len(walks))
+        if question and tuple(chain[1:] for chain in question.chains) == walks:
+            assert question.kind == kind
+            return domain.world.task(question)
+    raise AssertionError(f"no {kind} by {walks}")
