@@ -47,6 +47,8 @@ def test_routes(reply, expected):
 
 
 def test_every_route_is_read_as_it_is_written():
+    for workers in (10, 40, 100, 1000):
+        assert read_workers(routing(range(workers)), workers) == tuple(range(workers))
     for workers in range(1, 6):
         for size in range(workers + 1):
             for chosen in itertools.combinations(range(workers), size):
@@ -264,6 +266,17 @@ def test_experts_know_no_more_than_is_shown(domain):
         assert expert("search", ("worker", 0), messages) == f"search: {start} {first}"
         assert expert("verify", ("verifier", 0), messages) == "enough: no"
         assert expert("route", ("router", 0), messages) == "workers: 1"
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+@pytest.mark.parametrize("workers", [1, 100])
+def test_teams_of_one_and_of_a_hundred_are_played(workflow, workers):
+    team = SearchTeam(workflow, workers=workers, people=30, kinds=["2_hops"])
+    (task,) = team.training_tasks(1, 0)
+    played = team.play(task, team.expert(task))
+    assert played.reward == 1 and played.record["malformed"] == 0
+    if workflow in ("fixed", "verified"):
+        assert set(played.record["query_sizes"]) == {workers}
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS)
