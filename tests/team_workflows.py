@@ -1,5 +1,8 @@
 """Small teams for tests: fixed, routed, with private drafts, and with contexts that go on."""
 
+import os
+import random
+import signal
 from collections.abc import Mapping
 from functools import partial
 
@@ -99,3 +102,64 @@ class Mixed(Tasks):
         said = yield event("meet", {("left", 0): [user("Left?")], ("right", 0): [user("Right?")]})
         same = said["left", 0] == said["right", 0]
         return float(same), {"right": same}
+
+
+def compared_walks(domain, *walks):
+    """A task of a search team's world: a comparison with walks by these relations."""
+    kind = f"compare_{len(walks)}"
+    for seed in range(10_000):
+        question = domain.world.comparison(random.Random(seed), len(walks))
+        if question and tuple(chain[1:] for chain in question.chains) == walks:
+            assert question.kind == kind
+            return domain.world.task(question)
+    raise AssertionError(f"no {kind} by {walks}")
+
+
+def _endless():
+    while True:
+        yield event("more", {("verifier", 0): [user("More?")]})
+
+
+def _hang():
+    while True:
+        pass
+
+
+# What a faulty workflow does after its first event, by the name that its task gives.
+FAULTS = {
+    "empty": lambda: event("none", {}),
+    "beyond": lambda: event("beyond", {("solver", 2): [user("?")]}),
+    "stranger": lambda: event("stranger", {("critic", 0): [user("?")]}),
+    "unhashed": lambda: event("unhashed", [("solver", 0), ("solver", 0)]),
+    "no_event": lambda: "verify",
+    "raises": lambda: 1 / 0,
+    "memory": lambda: bytearray(1 << 60),
+    "exit": lambda: os._exit(3),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "hang": _hang,
+}
+ENDS = {
+    "nothing": None,
+    "no_number": (None, {}),
+    "not_a_number": (float("nan"), {}),
+    "no_json": (1.0, {"right": {1, 2}}),
+}
+
+
+class Faulty(Tasks):
+    """Two solvers, then what the task says; one that says "sound" has a verifier and ends."""
+
+    name = "faulty"
+    roles: Mapping[str, int] = {"solver": 2, "verifier": 1}
+    most_outputs = 12
+
+    def workflow(self, task, seed):
+        said = yield event("solve", {("solver", i): [user(f"{task}?")] for i in range(2)})
+        if task == "endless":
+            yield from _endless()
+        if task in FAULTS:
+            yield FAULTS[task]()
+        if task in ENDS:
+            return ENDS[task]
+        verdict = yield event("verify", {("verifier", 0): [user(" ".join(said.values()))]})
+        return float(len(verdict["verifier", 0])), {"right": True, "said": verdict["verifier", 0]}

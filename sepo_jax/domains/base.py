@@ -20,6 +20,7 @@ import operator
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol
 
 from sepo_jax.names import check_option, unknown
@@ -196,9 +197,9 @@ def check_integer(name: str, value: object, minimum: int) -> int:
 
 
 def check_rates(**rates: float) -> tuple[float, ...]:
-    """Returns the rates in order; ValueError where one is not between 0 and 1."""
+    """Returns the rates in order; ValueError where one is no number between 0 and 1."""
     for name, value in rates.items():
-        if not 0 <= value <= 1:
+        if not (isinstance(value, Real) and 0 <= value <= 1):
             raise ValueError(f"{name}={value!r} must lie between 0 and 1")
     return tuple(rates.values())
 

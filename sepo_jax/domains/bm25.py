@@ -35,7 +35,8 @@ class SearchIndex:
 
     Raises:
       ImportError: bm25s is missing; the message names the extra.
-      ValueError: no text, or another number of texts than of names.
+      ValueError: no text, none with a word that can be searched for, another number of texts than
+        of names, or a kept index that cannot be read.
     """
 
     def __init__(self, ids: Sequence[Any], texts: Sequence[str], directory: str = ""):
@@ -68,14 +69,25 @@ class SearchIndex:
         return tuple(self._ids[place] for place in ranked[:count])
 
     def _made(self, library: ModuleType, texts: Sequence[str]) -> Any:
+        words = self._words(list(texts))
+        if not any(words):
+            raise ValueError(
+                f"no word in {len(texts)} texts can be searched for: words have two characters or "
+                "more, and are none such as 'the'"
+            )
         made = library.BM25(k1=_K1, b=_B, method="lucene", backend="numpy")
-        made.index(self._words(list(texts)), show_progress=False)
+        made.index(words, show_progress=False)
         return made
 
     def _kept(self, library: ModuleType, texts: Sequence[str], directory: str) -> Any:
         """The index of these texts that the directory holds, None where it holds none."""
         place = _place(library, texts, directory)
-        return library.BM25.load(place, mmap=True, show_progress=False) if place.is_dir() else None
+        if not place.is_dir():
+            return None
+        try:
+            return library.BM25.load(place, mmap=True, show_progress=False)
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(f"the index {place} cannot be read; remove it ({error})") from error
 
     def _words(self, texts: list[str]) -> list[list[str]]:
         return self._tokenize(texts, stopwords="en", return_ids=False, show_progress=False)

@@ -12,19 +12,24 @@ _BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_json_lines(
-    path: str | os.PathLike, what: str, read: Callable[[dict[str, Any]], Read]
+    path: str | os.PathLike,
+    what: str,
+    read: Callable[[dict[str, Any]], Read],
+    *,
+    blank_lines: bool = True,
 ) -> Iterator[Read]:
-    """What `read` makes of the object on each line, in order; blank lines are passed over.
+    """What `read` makes of the object on each line, in order.
 
     Args:
       path: UTF-8.
       what: what a line holds, in the plural, for errors: "problems".
       read: raises ValueError for an object that it does not take.
+      blank_lines: whether they are passed over; else each is an error.
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: a line that is no JSON object, or that `read` does not take, with file and line;
-        or a file without any.
+      ValueError: a line that is no JSON object of texts, or that `read` does not take, with file
+        and line; or a file without any.
     """
     path = Path(path)
     if not path.is_file():
@@ -34,7 +39,7 @@ def read_json_lines(
         # Lines end at line feeds alone: JSON text may hold other characters that Python takes for
         # line ends.
         for number, line in enumerate(file, start=1):
-            if not line.strip():
+            if blank_lines and not line.strip():
                 continue
             try:
                 found = read(_read_object(line, number))
@@ -77,12 +82,19 @@ def _begins_a_list(path: Path) -> bool:
 def _read_object(line: bytes, number: int) -> dict[str, Any]:
     if number == 1 and line.startswith(_BYTE_ORDER_MARKS):
         raise ValueError("the file begins with a byte order mark; save it as UTF-8 without one")
-    return _checked_object(_read_json(line))
+    if not line.strip():
+        raise ValueError("the line is blank; remove it")
+    return _checked_object(_read_json(line.rstrip()))
 
 
 def _read_json(content: bytes) -> Any:
     try:
-        return json.loads(content.decode("utf-8"))
+        found = json.loads(content.decode("utf-8"))
+        if b"\\ud" in content.lower():  # "\ud800" is legal in JSON, and no text
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
+    except UnicodeEncodeError as error:
+        raise ValueError("half a surrogate pair, which is no text") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start + 1}") from error
     except json.JSONDecodeError as error:

@@ -8,13 +8,15 @@ and seconds of processor time, which returns "equal", "different", or why it doe
 
 import copy
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from sepo_jax.domains.base import Message, check_integer, check_rates, derive_seed, stream
-from sepo_jax.domains.figures import Estimate, mean, rate, task_figures
+from sepo_jax.domains.figures import sampled_figures, task_figures
 from sepo_jax.domains.math_answers import plain_equal
 from sepo_jax.domains.math_experts import Experts, Guessers
 from sepo_jax.domains.math_files import read_problems
@@ -32,6 +34,7 @@ from sepo_jax.names import check_option, imported
 
 CHECKER = "sepo_jax.sandbox.answers:check_answer"
 ON_FAILURE = ("zero", "missing")
+_TASK = ("question", "answer")
 _NO_ANSWER = "none"
 _OUTCOMES = ("equal", "different", _NO_ANSWER)
 
@@ -59,7 +62,11 @@ class MathTeam:
       malformed_penalty: taken off the team's reward for every reply that cannot be read.
       on_failure: what a comparison that does not come to an end is worth: "zero", or "missing",
         which fails the episode.
-      checker, check_seconds: how answers are compared; see the module.
+      checker, check_seconds: how answers are compared; see the module. An environment waits for
+        its comparison, and so do all of them where they live in the process that trains (sandbox
+        backend "in_process"): a hostile answer then takes up to `check_seconds` of everybody's
+        time. Give them processes of their own (backend "processes" with `processes=8`) where
+        answers are long.
       error_rate, verifier_error_rate: how often scripted solvers and verifiers err.
       workings: whether scripted solvers, and revisers who correct, write the workings of a problem
         before its answer.
@@ -101,20 +108,28 @@ class MathTeam:
         self.difficulties = check_difficulties(difficulties)
         self.kinds = tuple(check_option("kind of problem", kind, KINDS) for kind in kinds)
         self.files = (problems, *((evaluation,) if isinstance(evaluation, str) else evaluation))
+        sets = [Path(path).stem for path in self.files[1:]]
+        if len(set(sets)) < len(sets):
+            raise ValueError(f"evaluation={evaluation!r}: two files have one name, that of the set")
         for path in filter(None, self.files):
             _tasks_of(path)
         self.on_failure = check_option("on_failure", on_failure, ON_FAILURE)
         self.error_rates = check_rates(
             error_rate=error_rate, verifier_error_rate=verifier_error_rate
         )
-        if not (malformed_penalty >= 0 and check_seconds > 0):
+        numbers = {"malformed_penalty": malformed_penalty, "check_seconds": check_seconds}
+        for name, value in numbers.items():
+            if not isinstance(value, Real):
+                raise ValueError(f"{name}={value!r} must be a number")
+        if not (0 <= malformed_penalty < math.inf and 0 < check_seconds < math.inf):
             raise ValueError(
                 f"malformed_penalty={malformed_penalty!r} is a number from 0, and check_seconds="
                 f"{check_seconds!r} one above 0"
             )
         self.malformed_penalty = malformed_penalty
         self.checker, self.check_seconds, self.workings = checker, check_seconds, workings
-        imported("checker", checker, CHECKER)
+        if not (isinstance(checker, str) and callable(imported("checker", checker, CHECKER))):
+            raise ValueError(f'checker={checker!r} must name a function, such as "{CHECKER}"')
 
     def workflow(self, task: Mapping[str, Any], seed: int) -> Workflow:
         """Plays a task; the team is paid by its answer.
@@ -123,10 +138,11 @@ class MathTeam:
           ValueError: no task.
           CheckFailed: the answer cannot be compared, where that is to be missing.
         """
-        if not isinstance(task, Mapping) or not {"question", "answer"} <= set(task):
+        texts = [task.get(name) for name in _TASK] if isinstance(task, Mapping) else [None]
+        if not all(isinstance(text, str) for text in texts):
             raise ValueError(
-                f'a task is {{"question": ..., "answer": ...}}, not {repr(task)[:80]}; take tasks '
-                "from training_tasks or evaluation_tasks"
+                f'a task is {{"question": text, "answer": text}}, not {repr(task)[:80]}; take '
+                "tasks from training_tasks or evaluation_tasks"
             )
         notes = Notes()
         answer = yield from WORKFLOWS[self.flow](self.rules, task["question"], notes)
@@ -188,7 +204,7 @@ class MathTeam:
 
     def evaluation_tasks(self, count: int, seed: int) -> list[dict[str, Any]]:
         """`count` different tasks of each file or, of generated ones, of each difficulty; all where
-        there are fewer."""
+        there are fewer. ValueError where a file leaves none."""
         check_integer("count", count, minimum=0)
         found: list[dict[str, Any]] = []
         if not any(self.files):
@@ -206,6 +222,11 @@ class MathTeam:
             tasks = _tasks_of(path)
             if len(self.files) == 1:
                 tasks = [task for task in tasks if is_held_out(task["question"])]
+            if not tasks:
+                raise ValueError(
+                    f"{path} has no problem left to be judged by: a quarter of what is trained on "
+                    "is, by chance; give evaluation=[...], or a larger file"
+                )
             places = stream(seed, "math evaluation", path).sample(
                 range(len(tasks)), min(count, len(tasks))
             )
@@ -216,15 +237,15 @@ class MathTeam:
         """Figures of all episodes, and accuracies of each difficulty, or file, and kind.
 
         accuracy: share of episodes whose answer is right; without record it is not. avg@k, pass@k:
-        where each question is asked k times, the mean share of right answers to a question, and the
-        share of questions answered right at least once. valid: share of replies that could be read.
-        answered: share of episodes that gave an answer. unchecked: share whose answer could not be
-        compared. solvers: mean number of solvers asked at a time. And of `team_figures` active_set,
-        events and calls. Intervals are over questions.
+        where each question is asked k times in a row, the mean share of right answers to a
+        question, and the share of questions answered right at least once. valid: share of replies
+        that could be read. answered: share of episodes that gave an answer. unchecked: share whose
+        answer could not be compared. solvers: mean number of solvers asked at a time. And of
+        `team_figures` active_set, events and calls. Intervals are over questions.
         """
         found = task_figures(tasks, records, {"right": False, "answered": False, "unchecked": None})
         found = {name.replace("right", "accuracy"): value for name, value in found.items()}
-        found |= _by_question(tasks, records)
+        found |= sampled_figures(tasks, [_is_right(record) for record in records])
         left = [record for record in records if record is not None]
         replies = sum(record["replies"] for record in left)
         if replies:
@@ -336,25 +357,3 @@ def _sizes(record: Mapping[str, Any], kind: str) -> list[int]:
     """Sizes of an episode's events of a kind."""
     pairs = zip(record["event_kinds"], record["event_sizes"], strict=True)
     return [size for each, size in pairs if each == kind]
-
-
-def _by_question(tasks: Sequence[Any], records: Sequence[Any]) -> dict[str, float]:
-    """avg@k and pass@k with their intervals; {} unless each question is asked equally often, and
-    more than once."""
-    asked: dict[tuple[str, str], list[bool]] = {}
-    for task, record in zip(tasks, records, strict=True):
-        asked.setdefault((_label(task), task["question"]), []).append(_is_right(record))
-    samples = {len(answers) for answers in asked.values()}
-    if len(samples) != 1 or samples == {1}:
-        return {}
-    times = samples.pop()
-    estimates: dict[str, Estimate] = {
-        f"avg@{times}": mean([sum(answers) / times for answers in asked.values()]),
-        f"pass@{times}": rate(sum(map(any, asked.values())), len(asked)),
-    }
-    found: dict[str, float] = {}
-    for name, estimate in estimates.items():
-        found[name] = estimate.value
-        if estimate.low == estimate.low:  # a mean of one question has no interval
-            found |= {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-    return found

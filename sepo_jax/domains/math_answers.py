@@ -10,7 +10,6 @@ from fractions import Fraction
 
 MAX_ANSWER = 1000  # characters; no answer that is asked for is nearly as long
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
-_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _NAMED = re.compile(
     r"^[\s*_#>]*(?:the\s+)?(?:final\s+)?answer\b(?:\s+is\b)?[\s*_]*[:=]?[\s*_]*(.*)$", re.IGNORECASE
 )
@@ -34,14 +33,29 @@ def final_answer(reply: str) -> str | None:
     boxes = _boxes(reply)
     found = reply[slice(*boxes[-1][1:])] if boxes else None
     if found is None:
-        tags = _TAG.findall(reply)
-        found = tags[-1] if tags else None
+        found = last_tagged("answer", reply)
     if found is None:
         named = [match[1] for line in reply.splitlines() if (match := _NAMED.match(line))]
         found = named[-1] if named else None
     if found is None or len(found) > MAX_ANSWER:
         return None
-    return normal_form(found) or None
+    return normal_form(as_text(found)) or None
+
+
+def last_tagged(name: str, reply: str) -> str | None:
+    """What stands between the last pair of tags <name>...</name>; None where there is no pair."""
+    begin, found = None, None
+    for tag in re.finditer(rf"<(/?){name}>", reply, re.IGNORECASE):
+        if not tag[1]:
+            begin = tag.end() if begin is None else begin
+        elif begin is not None:
+            begin, found = None, reply[begin : tag.start()]
+    return found
+
+
+def as_text(reply: str) -> str:
+    """A reply with "?" for half surrogate pairs, which are no text and could not be recorded."""
+    return reply.encode("utf-8", "replace").decode()
 
 
 def _boxes(text: str) -> list[tuple[int, int, int]]:

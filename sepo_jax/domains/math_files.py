@@ -15,15 +15,15 @@ Question and answer are found by these fields, whatever the case of their names:
 The instructions that DAPO-Math wraps around a question are taken off: roles have their own.
 """
 
+import math
 import os
 import re
 import warnings
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 from sepo_jax.domains.json_lines import read_json_lines, short
-from sepo_jax.domains.math_answers import final_answer, normal_form
+from sepo_jax.domains.math_answers import MAX_ANSWER, final_answer, normal_form
 
 _QUESTIONS = ("problem", "question", "prompt")
 _ANSWERS = ("answer", "final_answer", "ground_truth")
@@ -43,7 +43,8 @@ def read_problems(path: str | os.PathLike) -> list[dict[str, Any]]:
 
     Raises:
       FileNotFoundError: no such file.
-      ValueError: a line without a question or an answer; the message names file and line.
+      ValueError: a line without a question or an answer, or with one that no reply could equal
+        (longer than `MAX_ANSWER`, or no number); the message names file and line.
     """
     found: dict[str, dict[str, Any]] = {}
     differing = 0
@@ -118,13 +119,19 @@ def _text(name: str, value: Any) -> str:
     """An answer as text in normal form; whole numbers that are stored as 27.0 are 27."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(Fraction(value)) if isinstance(value, int) else repr(value)
-    if isinstance(value, str):
-        text = normal_form(value.rpartition("####")[2])
-        if text:
-            return text
-    raise ValueError(f"{name!r} is an answer, a text or a number, not {short(value)}")
+    text = ""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        text = repr(value)
+    elif isinstance(value, str):
+        answer = value.rpartition("####")[2].strip()
+        if len(answer) > MAX_ANSWER:
+            raise ValueError(
+                f"{name!r} has {len(answer)} characters; at most {MAX_ANSWER} are read"
+            )
+        text = normal_form(answer)
+    if not text:
+        raise ValueError(f"{name!r} is an answer, a text or a number, not {short(value)}")
+    return text
 
 
 def _kind(fields: Mapping[str, Any]) -> str:
@@ -137,7 +144,8 @@ def _difficulty(level: Any) -> int:
     digits = re.search(r"[1-9]\d?", level) if isinstance(level, str) else None
     if digits:
         return int(digits[0])
-    return level if isinstance(level, int) and not isinstance(level, bool) else _NO_LEVEL
+    known = isinstance(level, int) and not isinstance(level, bool) and level > 0
+    return level if known else _NO_LEVEL
 
 
 def _name(fields: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sepo_jax.domains.base import Message
-from sepo_jax.domains.math_answers import final_answer
+from sepo_jax.domains.math_answers import as_text, final_answer, last_tagged
 from sepo_jax.domains.parsing import last_line, parse_numbers
 from sepo_jax.domains.teams import system, user
 
@@ -28,10 +28,6 @@ _ROUTE = (
     "Choose which of the solvers 1 to {count} work on the problem next, or stop. End with their "
     "numbers, such as <route>1, 2</route>, or <route>stop</route>."
 )
-_TAG = {
-    name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL | re.IGNORECASE)
-    for name in ("verify", "select", "route")
-}
 _VERDICT = re.compile(rf"\b({APPROVE}|{REJECT})(?:d|s|ed)?\b", re.IGNORECASE)
 _NEGATED = re.compile(r"\b(?:not|never|cannot|neither)\b|n't\b", re.IGNORECASE)
 
@@ -110,7 +106,7 @@ def listed(candidates: Sequence[Candidate], shown: int) -> str:
 
 def read_candidate(number: int, reply: str) -> Candidate:
     """A solver's reply."""
-    return Candidate(number, final_answer(reply), reply)
+    return Candidate(number, final_answer(reply), as_text(reply))
 
 
 def read_verdicts(reply: str, count: int) -> tuple[list[bool], bool]:
@@ -118,7 +114,7 @@ def read_verdicts(reply: str, count: int) -> tuple[list[bool], bool]:
 
     A single verdict is for all. A missing one counts as approval, as does one that is negated.
     """
-    tag = _last_tag("verify", reply)
+    tag = last_tagged("verify", reply)
     text = last_line(reply) if tag is None else tag
     found = [] if _NEGATED.search(text) else [word.lower() for word in _VERDICT.findall(text)]
     if len(found) == 1:
@@ -129,7 +125,7 @@ def read_verdicts(reply: str, count: int) -> tuple[list[bool], bool]:
 
 def read_selection(reply: str, count: int) -> int | None:
     """Index of the chosen candidate; None where the reply names none of them."""
-    tag = _last_tag("select", reply)
+    tag = last_tagged("select", reply)
     numbers = parse_numbers(reply if tag is None else tag, 1)
     if numbers is None or not 1 <= numbers[0] <= count:
         return None
@@ -141,18 +137,13 @@ def read_route(reply: str, count: int) -> tuple[int, ...] | None:
 
     Numbers of solvers that do not exist are passed over.
     """
-    tag = _last_tag("route", reply)
+    tag = last_tagged("route", reply)
     text = last_line(reply) if tag is None else tag
     chosen = sorted({int(digits) for digits in re.findall(r"(?<![\w.-])\d{1,3}(?![\w.])", text)})
     chosen = [number for number in chosen if 1 <= number <= count]
     if chosen:
         return tuple(chosen)
     return () if re.search(rf"\b{STOP}\b", text, re.IGNORECASE) else None
-
-
-def _last_tag(name: str, reply: str) -> str | None:
-    found = _TAG[name].findall(reply)
-    return found[-1] if found else None
 
 
 def verdict_reply(verdicts: Sequence[bool]) -> str:

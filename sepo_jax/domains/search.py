@@ -1,7 +1,9 @@
 """Questions that a team answers by searching documents, of a generated world or from files."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +109,7 @@ class SearchTeam:
         )
         self.roles, self.most_outputs = self.team.roles, self.team.most_outputs
         self.reward = check_option("reward", reward, REWARDS)
-        if not malformed_penalty >= 0:
+        if not (isinstance(malformed_penalty, Real) and 0 <= malformed_penalty < math.inf):
             raise ValueError(f"malformed_penalty={malformed_penalty!r} must be 0 or more")
         self.malformed_penalty = float(malformed_penalty)
         self.error_rates = check_rates(
@@ -253,13 +255,13 @@ class SearchTeam:
         )
 
     def _given(self, evaluated: bool) -> list[dict[str, Any]]:
-        """Questions of the files for one of both purposes."""
-        listed = opened_questions(self.questions)
+        """Questions of the files for one of both purposes, each once in a file."""
+        listed = _once(opened_questions(self.questions))
         if self.evaluation:
             judged = [
                 {**task, "kind": Path(path).stem}
                 for path in self.evaluation
-                for task in opened_questions(path)
+                for task in _once(opened_questions(path))
             ]
             held_out = {task["question"] for task in judged}
             given = judged if evaluated else [t for t in listed if t["question"] not in held_out]
@@ -318,6 +320,10 @@ def check_task(task: Any) -> None:
         not isinstance(task, Mapping)
         or not {"question", "answers", "kind"} <= set(task)
         or not isinstance(task["question"], str)
+        or not isinstance(task["answers"], Sequence)
+        or isinstance(task["answers"], str)
+        or not task["answers"]
+        or not all(isinstance(each, str) for each in task["answers"])
     ):
         raise ValueError(
             'a task of the search team is {"question": text, "answers": [text, ...], "kind": name}'
@@ -326,14 +332,15 @@ def check_task(task: Any) -> None:
 
 
 def work_record(task: Mapping[str, Any], work: Work) -> dict[str, Any]:
-    """What an episode leaves of its question, its searches and its answer."""
-    sizes = work.query_sizes
+    """What an episode leaves of its question, its searches and its answer. None is never right,
+    not even where a golden answer has nothing but punctuation and articles."""
+    sizes, answered = work.query_sizes, bool(work.answer)
     return {
         "question": task["question"],
         "kind": task["kind"],
         "answer": work.answer,
-        "exact": exact_match(work.answer, task["answers"]) == 1,
-        "f1": f1_score(work.answer, task["answers"]),
+        "exact": answered and exact_match(work.answer, task["answers"]) == 1,
+        "f1": f1_score(work.answer, task["answers"]) if answered else 0.0,
         "searched": work.queries,
         "query_sizes": sizes,
         "found": list(work.evidence),
@@ -343,6 +350,14 @@ def work_record(task: Mapping[str, Any], work: Work) -> dict[str, Any]:
         "malformed": work.malformed,
         "valid": 1 - work.malformed / work.replies,
     }
+
+
+def _once(tasks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Tasks with different questions; of one question the first."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for task in tasks:
+        found.setdefault(task["question"], task)
+    return list(found.values())
 
 
 def _key(question: Question) -> str:

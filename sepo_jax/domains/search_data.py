@@ -86,7 +86,7 @@ def read_corpus(path: str | os.PathLike) -> list[Document]:
     Raises:
       FileNotFoundError: no such file.
       ValueError: a document without text, one name for two documents, or a `context` of another
-        form; the message names the file and the line, or the entry of a list.
+        form, with the file and the line, or the entry of a list; or no document at all.
     """
     found: dict[str, Document] = {}
     paragraphs: set[tuple[str, str]] = set()
@@ -106,6 +106,8 @@ def read_corpus(path: str | os.PathLike) -> list[Document]:
 
     for _ in read_json_objects(path, "documents", read):
         pass
+    if not found:
+        raise ValueError(f"{path} holds no document: its questions have no paragraph")
     return list(found.values())
 
 

@@ -216,8 +216,9 @@ def read_workers(reply: str, workers: int) -> tuple[int, ...] | None:
         said = match[1].strip(_MARKUP + ".[]()") if match else ""
         if said.lower() == "none":
             return ()
-        # Long rows name somebody twice or nobody; they are not worth matching.
-        if len(said) > 100 or not said.isascii() or not _NUMBERS.fullmatch(said):
+        # Longer rows name somebody twice or nobody; they are not worth matching.
+        longest = 100 + 6 * workers
+        if len(said) > longest or not said.isascii() or not _NUMBERS.fullmatch(said):
             return None
         numbers = [int(each) for each in re.findall(r"\d+", said)]
         known = all(1 <= number <= workers for number in numbers)

@@ -10,10 +10,10 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sepo_jax.domains.base import Message
+from sepo_jax.domains.json_lines import read_json_lines, short
 from sepo_jax.domains.repository import RepairRules, opening, run_observation
 
 _TEXTS = ("instance_id", "repo", "base_commit", "problem_statement", "patch", "test_patch")
@@ -61,43 +61,26 @@ def read_instances(path: str | os.PathLike) -> dict[str, Instance]:
       ValueError: what a line lacks or has of another kind, or an instance that comes twice; the
         message names file and line.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {path} of SWE-bench instances, one JSON object a line")
     found: dict[str, Instance] = {}
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                instance = _read_line(line)
-                if instance.instance_id in found:
-                    raise ValueError(f"instance {instance.instance_id!r} comes a second time")
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {error}") from error
-            found[instance.instance_id] = instance
-    if not found:
-        raise ValueError(f"{path} is empty; it needs an instance of SWE-bench a line")
+
+    def read(record: Mapping[str, Any]) -> None:
+        instance = _instance(record)
+        if instance.instance_id in found:
+            raise ValueError(f"instance {instance.instance_id!r} comes a second time")
+        found[instance.instance_id] = instance
+
+    for _ in read_json_lines(path, "SWE-bench instances", read):
+        pass
     return found
 
 
-def _read_line(line: bytes) -> Instance:
-    try:
-        record = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 at byte {error.start + 1} of the line") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
-    except RecursionError:
-        raise ValueError("not an instance: JSON nested too deeply") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"an instance is an object, not {_short(record)}")
+def _instance(record: Mapping[str, Any]) -> Instance:
     for name in (*_TEXTS, *_LISTS):
         if name not in record:
             raise ValueError(f"the field {name!r} is missing")
     for name in _TEXTS:
         if not isinstance(record[name], str):
-            raise ValueError(f"{name!r} is a text, not {_short(record[name])}")
+            raise ValueError(f"{name!r} is a text, not {short(record[name])}")
     tests = {name: _names(name, record[name]) for name in _LISTS}
     if not record["instance_id"]:
         raise ValueError("'instance_id' is empty")
@@ -109,7 +92,7 @@ def _read_line(line: bytes) -> Instance:
         name=record["instance_id"].replace("__", "_1776_").lower()
     )
     if not isinstance(image, str):
-        raise ValueError(f"'image' is a text, not {_short(image)}")
+        raise ValueError(f"'image' is a text, not {short(image)}")
     texts = {name: record[name] for name in _TEXTS}
     return Instance(
         **texts, fail_to_pass=tests[_LISTS[0]], pass_to_pass=tests[_LISTS[1]], image=image
@@ -121,15 +104,10 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
         try:
             value = json.loads(value)
         except (json.JSONDecodeError, RecursionError):
-            raise ValueError(f"{name!r} is a list in JSON, not {_short(value)}") from None
+            raise ValueError(f"{name!r} is a list in JSON, not {short(value)}") from None
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise ValueError(f"{name!r} is a list of test names, not {_short(value)}")
+        raise ValueError(f"{name!r} is a list of test names, not {short(value)}")
     return tuple(value)
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _files_of(patch: str) -> list[str]:

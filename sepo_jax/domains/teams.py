@@ -34,56 +34,53 @@ pickles as its replies, and a copy runs the workflow again over them. What a wor
 its episode, which is then masked and counted: raise where a reward is to be missing.
 """
 
-import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from sepo_jax.domains.base import EpisodeFinished, Message, check_integer
+from sepo_jax.domains.team_events import (
+    Answer,
+    Ask,
+    Event,
+    Member,
+    Replies,
+    ask,
+    event,
+    finite_reward,
+    private,
+    system,
+    user,
+)
 from sepo_jax.names import check_option
 
-Member = tuple[str, int]
-"""Who is asked: a role, and which of its members, from 0."""
-Replies = Mapping[Member, str]
-Answer = Callable[[str, Member, Sequence[Message]], str]
-"""Kind of event, who is asked, what the context shows by then -> reply."""
+__all__ = [
+    "MOST_OUTPUTS",
+    "Answer",
+    "Ask",
+    "Event",
+    "Member",
+    "Replies",
+    "TeamDomain",
+    "TeamEpisode",
+    "Transcript",
+    "Workflow",
+    "ask",
+    "digest",
+    "event",
+    "is_team",
+    "observation_of",
+    "play_workflow",
+    "private",
+    "seats",
+    "system",
+    "team_figures",
+    "user",
+]
 
-
-@dataclasses.dataclass(frozen=True)
-class Ask:
-    """What one member is asked; made by `ask`.
-
-    Attributes:
-      messages: [system, user] or [user] of a fresh context; of one that continues, what follows its
-        last reply.
-      continues: whether they follow the member's last reply in the same context.
-      legal_actions: canonical replies, empty where they are not listed.
-      observation: key of what the member sees; "" for one that tells all messages apart.
-    """
-
-    messages: tuple[Message, ...]
-    continues: bool = False
-    legal_actions: tuple[str, ...] = ()
-    observation: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Event:
-    """What a workflow yields; made by `event` or `private`.
-
-    Attributes:
-      kind: short name; events of one kind and role are compared with each other within a task.
-      asks: what each member is asked.
-      committed: whether the outputs are consumed by a transition; if not they belong to no event.
-      reward: what the team has earned since the last event; the rest is paid at the end.
-    """
-
-    kind: str
-    asks: Mapping[Member, Ask]
-    committed: bool = True
-    reward: float = 0.0
-
+MOST_OUTPUTS = 10_000
+"""Of an episode whose domain does not say how many it has at most; more are taken for endless."""
 
 Workflow = Generator[Event, Replies, tuple[float, Any]]
 
@@ -95,7 +92,7 @@ class TeamDomain(Protocol):
       name: short name in configs and reports.
       roles: role -> most members of it that are ever asked. Every member is a seat.
       most_outputs: how many outputs an episode has at most; optional, what dry runs take their
-        sizes from.
+        sizes from. An episode that asks for more fails.
     """
 
     name: str
@@ -105,61 +102,14 @@ class TeamDomain(Protocol):
         """A generator of events that returns (reward, record); see the module."""
 
 
-def system(text: str) -> Message:
-    """A message that says what the role is."""
-    return {"role": "system", "content": text}
-
-
-def user(text: str) -> Message:
-    """A message that asks."""
-    return {"role": "user", "content": text}
-
-
-def ask(
-    messages: Sequence[Message],
-    *,
-    continues: bool = False,
-    legal_actions: Sequence[str] = (),
-    observation: str = "",
-) -> Ask:
-    """What a member is asked; see `Ask`."""
-    return Ask(tuple(messages), continues, tuple(legal_actions), observation)
-
-
-def event(
-    kind: str, asks: Mapping[Member, Ask | Sequence[Message]], *, reward: float = 0.0
-) -> Event:
-    """A joint decision of the members asked; bare messages open a fresh context.
-
-    Raises:
-      ValueError: nobody is asked, or something that is no message.
-    """
-    return Event(kind, _asks(kind, asks), True, float(reward))
-
-
-def private(
-    kind: str, asks: Mapping[Member, Ask | Sequence[Message]], *, reward: float = 0.0
-) -> Event:
-    """Outputs that no transition consumes, such as drafts for an aggregator; errors of `event`."""
-    return Event(kind, _asks(kind, asks), False, float(reward))
-
-
-def _asks(kind: str, asks: Mapping[Member, Ask | Sequence[Message]]) -> dict[Member, Ask]:
-    if not asks:
-        raise ValueError(f"event {kind!r} asks nobody; leave an event out where its set is empty")
-    made = {}
-    for member, asked in asks.items():
-        made[member] = one = asked if isinstance(asked, Ask) else ask(asked)
-        if not one.messages or not all(isinstance(each, Mapping) for each in one.messages):
-            raise ValueError(
-                f"event {kind!r} asks {member} with {repr(asked)[:80]}; give messages, such as "
-                '[user("...")], or ask(messages, ...)'
-            )
-    return made
-
-
 def seats(domain: TeamDomain) -> list[Member]:
-    """The member at each seat: roles in the order of the domain, each with all its members."""
+    """The member at each seat: roles in the order of the domain, each with all its members;
+    ValueError where there is none."""
+    if not isinstance(domain.roles, Mapping) or not domain.roles:
+        raise ValueError(
+            f'roles of {domain.name!r} map names to numbers of members, such as {{"solver": 3}}, '
+            f"not {domain.roles!r}"
+        )
     return [
         (role, index)
         for role, most in domain.roles.items()
@@ -190,9 +140,10 @@ class TeamEpisode:
         self._members = seats(domain)
         self._replies: list[dict[Member, str]] = []
         self._sets: list[tuple[str, int]] = []  # of each event so far: kind, size
+        self._outputs = 0  # asked for so far
         self._contexts: set[Member] = set()
         self._record: Any = None
-        self._running: Workflow | None = domain.workflow(task, seed)
+        self._running: Workflow | None = self._begun()
         self.state = digest(task, seed)
         self.pending: Event | None = None
         self.paid = 0.0
@@ -213,7 +164,8 @@ class TeamEpisode:
           EpisodeFinished: it is over.
           ValueError: others reply than were asked; or the workflow does not repeat itself, asks a
             role or member that the domain does not have, continues a context that does not exist,
-            or returns something else than (reward, record).
+            asks for more outputs than an episode may have, or returns something else than
+            (reward, record).
         """
         if self.pending is None:
             raise EpisodeFinished("the workflow has returned; start another episode")
@@ -256,14 +208,25 @@ class TeamEpisode:
             self.paid, self._record = _outcome(end.value)
             return
         self._check(found)
+        self._outputs += len(found.asks)
+        self._check_end()
         if found.committed:
             self._sets.append((found.kind, len(found.asks)))
         self._contexts |= set(found.asks)
         self.pending, self.paid = found, found.reward
 
+    def _begun(self) -> Workflow:
+        running = self._domain.workflow(self._task, self._seed)
+        if not isinstance(running, Generator):
+            raise ValueError(
+                f"the workflow of {self._domain.name!r} gives {repr(running)[:80]}; it is a "
+                "function that yields event(...)"
+            )
+        return running
+
     def _again(self) -> Workflow:
         """The workflow after the replies so far."""
-        running = self._domain.workflow(self._task, self._seed)
+        running = self._begun()
         found = next(running)
         for replies in self._replies:
             found = running.send(replies)
@@ -279,7 +242,7 @@ class TeamEpisode:
         if not isinstance(found, Event):
             raise ValueError(f"a workflow yields event(...), not {repr(found)[:80]}")
         for member, asked in found.asks.items():
-            if not (isinstance(member, tuple) and len(member) == 2):
+            if not (isinstance(member, tuple) and len(member) == 2 and type(member[1]) is int):
                 raise ValueError(f"a member is (role, index), not {member!r}")
             check_option(f"role of event {found.kind!r}", member[0], self._domain.roles)
             if member not in self._members:
@@ -293,11 +256,19 @@ class TeamEpisode:
                     "before: begin with continues=False"
                 )
 
+    def _check_end(self) -> None:
+        most = getattr(self._domain, "most_outputs", MOST_OUTPUTS)
+        if self._outputs > most:
+            raise ValueError(
+                f"the workflow of {self._domain.name!r} asks for more than {most} outputs in an "
+                "episode; bound its rounds, or raise most_outputs of the domain"
+            )
+
 
 def _outcome(value: Any) -> tuple[float, Any]:
     if not (isinstance(value, tuple) and len(value) == 2):
         raise ValueError(f"a workflow returns (reward, record), not {repr(value)[:80]}")
-    return float(value[0]), value[1]
+    return finite_reward("the workflow earns", value[0]), value[1]
 
 
 def digest(*parts: Any) -> str:

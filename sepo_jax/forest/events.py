@@ -18,13 +18,21 @@ def check_events_whole(forest: Forest, batch: Batch) -> None:
       batch: `[rows, ...]`, or `[..., rows, ...]` with axes of parts before.
 
     Raises:
-      ValueError: members of one event in several parts or under several numbers, or some of them
-        left out; or two events under one number in a part. It names an event.
+      ValueError: members of one event in several parts or under several numbers, twice, or some of
+        them left out; two events under one number in a part; or another forest's batch. It names an
+        event.
     """
-    rows = batch.event.shape[-2:]
-    part, *place = np.nonzero(np.asarray(batch.event).reshape(-1, *rows) != NO_EVENT)
-    local = np.asarray(batch.event).reshape(-1, *rows)[part, *place]
-    segment = np.asarray(batch.segment_index).reshape(-1, *rows)[part, *place]
+    events, segments = np.asarray(batch.event), np.asarray(batch.segment_index)
+    if events.shape != segments.shape or events.ndim < 2:
+        raise ValueError(
+            f"events have shape {events.shape} and segments {segments.shape}; a batch has one of "
+            "each, [..., rows, segments]"
+        )
+    rows = events.shape[-2:]
+    part, *place = np.nonzero(events.reshape(-1, *rows) != NO_EVENT)
+    local = events.reshape(-1, *rows)[part, *place]
+    segment = segments.reshape(-1, *rows)[part, *place]
+    _refuse_others(forest, segment)
     event = forest.event[segment]
     where = np.stack([part, local], axis=1)
     seen: dict[int, tuple[int, int]] = {}
@@ -43,6 +51,24 @@ def check_events_whole(forest: Forest, batch: Batch) -> None:
                 "batches with forest.pack"
             )
     _refuse_lost(forest, segment)
+
+
+def _refuse_others(forest: Forest, packed: np.ndarray) -> None:
+    """Raises where a packed member is none of the forest's, or is packed twice."""
+    known = (packed >= 0) & (packed < forest.num_segments)
+    known[known] = forest.event[packed[known]] != NO_EVENT
+    if not known.all():
+        raise ValueError(
+            f"the batch has segment {int(packed[~known][0])} in an event, and the forest does not: "
+            "give the forest that the batch was packed from"
+        )
+    members, times = np.unique(packed, return_counts=True)
+    if (times > 1).any():
+        twice = int(members[np.argmax(times)])
+        raise ValueError(
+            f"event {int(forest.event[twice])} has segment {twice} twice: a batch holds every "
+            "member once; draw episodes before packing, not rows after it"
+        )
 
 
 def _refuse_lost(forest: Forest, packed: np.ndarray) -> None:

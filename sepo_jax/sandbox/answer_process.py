@@ -114,6 +114,8 @@ class Server:
 
     def _compare(self, body: bytes) -> str:
         """Hands a request to the child; its outcome, "time" or "lost"."""
+        if self._child is not None and not _is_waiting(self._child):
+            self._end_child()
         if self._child is None:
             self._fork()
         self._compared += 1
@@ -157,6 +159,13 @@ class Server:
         if self._child is not None:
             self._child = self._child.close()
         kill_descendants(self._alone)
+
+
+def _is_waiting(child: socket.socket) -> bool:
+    """Whether a child is there and has nothing to say."""
+    poll = select.poll()
+    poll.register(child, select.POLLIN)
+    return not poll.poll(0)
 
 
 class ParentGone(ConnectionError):

@@ -5,6 +5,10 @@ or fill the memory of. Its own time limits are signals, which work in main threa
 a long operation inside the interpreter does not heed. Here each comparison has a limit of processor
 time that the kernel enforces; what does not come to an end costs its own sample, a new process
 takes the next one, and no process is left.
+
+A comparison is waited for. Environments in processes of their own (`ProcessPool`) wait each for
+their own; those of an `InProcessPool` share one checker with the process that trains, which a
+hostile answer holds up for as long as a comparison may take.
 """
 
 import functools
@@ -75,6 +79,9 @@ class AnswerChecker:
             self._end()
 
     def _ask(self, reference: str, answer: str) -> str:
+        # A process that was killed while it waited costs no sample.
+        if self._peer is not None and self._owner == os.getpid() and not self._peer.is_waiting:
+            self._end()
         if self._peer is None or self._owner != os.getpid():
             self._start()
         try:

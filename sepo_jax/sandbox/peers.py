@@ -62,6 +62,13 @@ class Peer:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadAnswer(f"not a message: {error!r}") from error
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the process is there and has nothing to say."""
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        return not self._frames and not poll.poll(0)
+
     def close(self, owner: int) -> None:
         """Ends the process, unless this one is a forked copy of the owner."""
         self._channel.close()

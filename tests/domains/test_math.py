@@ -9,7 +9,7 @@ import pytest
 
 from sepo_jax.domains import math as team_math
 from sepo_jax.domains.math import CheckFailed, MathTeam
-from sepo_jax.domains.math_experts import Guessers
+from sepo_jax.domains.math_experts import Experts, Guessers
 from sepo_jax.domains.math_flows import WORKFLOWS
 from sepo_jax.domains.math_problems import is_held_out
 from sepo_jax.domains.teams import play_workflow
@@ -298,6 +298,14 @@ def test_expert_traces_speak_for_every_role_and_are_right(workflow):
         ({"on_failure": "none"}, "Allowed: missing, zero"),
         ({"error_rate": 1.5}, "error_rate=1.5 must lie between 0 and 1"),
         ({"check_seconds": 0}, "check_seconds=0 one above 0"),
+        ({"check_seconds": math.inf}, "check_seconds=inf one above 0"),
+        ({"check_seconds": "3"}, "check_seconds='3' must be a number"),
+        ({"malformed_penalty": math.nan}, "malformed_penalty=nan is a number from 0"),
+        ({"malformed_penalty": None}, "malformed_penalty=None must be a number"),
+        ({"difficulties": (1, 1)}, "must be one or more of"),
+        ({"difficulties": 1}, "must be one or more of"),
+        ({"checker": None}, "checker=None must name a function"),
+        ({"checker": "math:pi"}, "checker='math:pi' must name a function"),
         ({"malformed_penalty": -1.0}, "malformed_penalty=-1.0 is a number from 0"),
         ({"checker": "nowhere:check"}, "checker='nowhere:check' must be"),
     ],
@@ -307,7 +315,33 @@ def test_options_out_of_range_are_named(options, message):
         MathTeam(**options)
 
 
-@pytest.mark.parametrize("task", [None, {"question": "q"}, ["q", "a"]])
+def test_files_for_evaluation_have_names_of_their_own_and_hold_something(tmp_path):
+    (tmp_path / "other").mkdir()
+    one, other = (file_of(tmp_path / place / "aime.jsonl", range(3)) for place in ("", "other"))
+    for evaluation in ([one, other], [one, one]):
+        with pytest.raises(ValueError, match="two files have one name"):
+            MathTeam(evaluation=evaluation)
+    (name,) = [n for n in range(9) if not is_held_out(f"Problem {n}")][:1]
+    alone = MathTeam(problems=file_of(tmp_path / "one.jsonl", [name]))
+    with pytest.raises(ValueError, match=r"one\.jsonl has no problem left to be judged by"):
+        alone.evaluation_tasks(5, 0)
+
+
+@pytest.mark.parametrize("solvers", [1, 100])
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_teams_of_one_and_of_a_hundred_are_played(workflow, solvers):
+    team = MathTeam(workflow, solvers=solvers, difficulties=(1,))
+    (task,) = team.training_tasks(1, 0)
+    played = play_workflow(team, task, 0, Experts(task, 0, solvers))
+    assert played.record["right"] and played.record["malformed"] == 0
+    if workflow in ("fixed", "mixed"):
+        assert played.record["event_sizes"][0] == solvers
+
+
+@pytest.mark.parametrize(
+    "task",
+    [None, {"question": "q"}, ["q", "a"], {"question": "q", "answer": 5}, {"question": None}],
+)
 def test_what_is_no_task_is_named(task):
-    with pytest.raises(ValueError, match=r'a task is \{"question": \.\.\.'):
+    with pytest.raises(ValueError, match=r'a task is \{"question": text, "answer": text\}'):
         play_workflow(MathTeam(), task, 0, Script())

@@ -1,5 +1,6 @@
 """Where answers stand in replies, their normal form, and what is equal at sight."""
 
+import time
 from fractions import Fraction
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from sepo_jax.domains.math_answers import (
     MAX_ANSWER,
     final_answer,
+    last_tagged,
     normal_form,
     plain_equal,
     plain_number,
@@ -45,9 +47,31 @@ def test_replies_without_an_answer_give_none(reply):
     assert final_answer(reply) is None
 
 
-def test_replies_of_any_form_are_read_fast():
-    for piece in ("\\boxed{", "{", "}", "<answer>", "answer ", "\\", "$", "\\boxed{}"):
-        final_answer(piece * (40_000 // len(piece)))  # linear: the watchdog of the suite is ample
+@pytest.mark.parametrize(
+    "piece",
+    ["\\boxed{", "{", "}", "<answer>", "</answer>", "answer ", "\\", "$", "\\boxed{}", " ", "the "],
+)
+def test_replies_of_any_length_are_read_in_a_time_that_grows_with_it(piece):
+    started = time.process_time()
+    final_answer(piece * (200_000 // len(piece)))
+    assert time.process_time() - started < 5  # one that grew with its square took 21
+
+
+def test_the_last_pair_of_tags_counts():
+    pairs = {
+        "<verify>a</verify> <VERIFY>b</verify>": "b",
+        "<verify>a<verify>b</verify>": "a<verify>b",
+        "<verify>a</verify>b</verify><verify>c": "a",
+        "</verify><verify></verify>": "",
+    }
+    for reply, found in pairs.items():
+        assert last_tagged("verify", reply) == found
+    for reply in ("", "verify", "<verify>a", "a</verify>", "<select>a</select>"):
+        assert last_tagged("verify", reply) is None
+
+
+def test_half_characters_cannot_be_recorded_and_are_replaced():
+    assert final_answer("\\boxed{\ud8001}") == "?1"
 
 
 FORMS = {

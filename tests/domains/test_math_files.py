@@ -108,6 +108,14 @@ BAD = [
     ({"problem": "p", "answer": None}, "no answer"),
     ({"problem": "p", "answer": True}, "'answer' is an answer, a text or a number, not true"),
     ({"problem": "p", "answer": {"a": 1}}, "'answer' is an answer"),
+    ({"problem": "p", "answer": float("nan")}, "'answer' is an answer.*not NaN"),
+    ('{"problem": "p", "answer": 1e400}', "'answer' is an answer.*not Infinity"),
+    ('{"problem": "p", "answer": ' + "9" * 5000 + "}", "line 1: Exceeds the limit"),
+    ({"problem": "p", "answer": "1" * 1001}, "'answer' has 1001 characters; at most 1000"),
+    ({"problem": "p", "answer": [["1"]]}, "'answer' is an answer"),
+    ({"problem": "p\ud800", "answer": "1"}, "line 1: half a surrogate pair"),
+    ('{"problem": "p", "answer": "1"}\r{"problem": "q", "answer": "1"}', "not JSON: Extra data"),
+    ('[{"problem": "p", "answer": "1"}]', "expected a JSON object"),
     ({"problem": 3, "answer": "1"}, "'problem' is a text"),
     ({"prompt": [{"role": "system", "content": "s"}], "answer": "1"}, "one is a user's"),
     ({"problem": "p", "solution": "a long solution " * 9}, "no answer"),
@@ -121,6 +129,17 @@ BAD = [
 def test_what_is_wrong_with_a_line_is_named(line, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         read_problems(written(tmp_path, line))
+
+
+def test_line_ends_of_windows_and_names_that_come_twice_are_fine(tmp_path):
+    path = tmp_path / "set.jsonl"
+    lines = [{"id": "1", "problem": name, "answer": "\U0001f600", "level": -3} for name in "pq"]
+    path.write_bytes("\r\n\r\n".join(map(json.dumps, lines)).encode() + b"\r\n")
+    found = read_problems(path)
+    assert [(task["question"], task["answer"]) for task in found] == [
+        ("p", "\U0001f600"), ("q", "\U0001f600")
+    ]  # fmt: skip
+    assert {(task["id"], task["difficulty"]) for task in found} == {("1", 0)}
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path):

@@ -221,6 +221,27 @@ def test_questions_and_documents_from_files(tmp_path):
         team.expert(judged[0])
 
 
+def test_a_question_that_comes_again_counts_once(tmp_path):
+    corpus, questions = files(tmp_path, 8)
+    path = Path(questions)
+    path.write_text(path.read_text() * 3)
+    team = SearchTeam(corpus=corpus, questions=questions)
+    trained = {task["question"] for task in team.training_tasks(20, 0)}
+    judged = [task["question"] for kind in ("kind_0", "kind_1") for task in team._given(True)
+              if task["kind"] == kind]  # fmt: skip
+    assert len(judged) == len(set(judged)) == 8 - len(trained)
+    with pytest.raises(ValueError, match="to be judged by: there are"):
+        team.evaluation_tasks(len(judged) + 1, 0)
+
+
+def test_no_answer_is_never_right(domain):
+    task = {"question": "Which sign?", "answers": ["?", "the"], "kind": "own"}
+    silent = domain.play(task, lambda kind, *_: "workers: none" if kind == "route" else "hm")
+    assert (silent.record["exact"], silent.record["f1"], silent.record["answer"]) == (False, 0, "")
+    said = domain.play(task, lambda kind, *_: "workers: none" if kind == "route" else "answer: !")
+    assert said.record["exact"]
+
+
 def test_a_file_to_be_judged_by_takes_its_questions_out_of_training(tmp_path):
     corpus, questions = files(tmp_path)
     some = tmp_path / "some.jsonl"
@@ -248,6 +269,9 @@ def test_a_file_to_be_judged_by_takes_its_questions_out_of_training(tmp_path):
         ({"reward": "em"}, "unknown reward 'em'"),
         ({"malformed_penalty": -0.1}, "malformed_penalty=-0.1 must be 0 or more"),
         ({"malformed_penalty": float("nan")}, "must be 0 or more"),
+        ({"malformed_penalty": float("inf")}, "must be 0 or more"),
+        ({"malformed_penalty": "0"}, "must be 0 or more"),
+        ({"people": 0}, "people must be at least 30, not 0"),
         ({"people": 29}, "people must be at least 30"),
         ({"people": 1000}, "names are enough for 384"),
         ({"world": -1}, "world must be at least 0"),
@@ -266,7 +290,17 @@ def test_options_that_are_refused(options, message):
 
 
 @pytest.mark.parametrize(
-    "task", [None, {}, {"question": "x"}, {"question": 1, "answers": [], "kind": ""}]
+    "task",
+    [
+        None,
+        {},
+        {"question": "x"},
+        {"question": 1, "answers": ["a"], "kind": ""},
+        {"question": "x", "answers": [], "kind": ""},
+        {"question": "x", "answers": "a", "kind": ""},
+        {"question": "x", "answers": [5], "kind": ""},
+        {"question": "x", "answers": None, "kind": ""},
+    ],
 )
 def test_what_is_no_task_is_refused(domain, task):
     with pytest.raises(ValueError, match="a task of the search team is"):

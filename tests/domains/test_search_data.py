@@ -186,3 +186,47 @@ def test_how_a_document_is_shown():
     assert Document("1", "News", "Lund is a city.").shown() == "News: Lund is a city."
     assert Document("1", "", "Lund is a city.").shown(2) == "Lund is ..."
     assert Document("1", "", "Lund is a city.").shown(4) == "Lund is a city."
+
+
+def test_line_ends_of_windows_and_emoji_are_fine(tmp_path):
+    path = tmp_path / "file"
+    record = {"id": "1", "title": "Lund \U0001f600", "text": "A\r\ncity."}
+    path.write_bytes(json.dumps(record).encode() + b"\r\n\r\n")
+    assert read_corpus(path) == [Document("1", "Lund \U0001f600", "A\r\ncity.")]
+    assert Corpus(read_corpus(path)).search("lund", 1) == (Document(*record.values()),)
+
+
+@pytest.mark.parametrize("read", [read_corpus, read_questions])
+def test_files_with_marks_or_half_characters_are_refused(tmp_path, read):
+    path = tmp_path / "file"
+    record = {"id": "1", "text": "x", "question": "x", "answer": "y"}
+    for content, message in (
+        ("\ufeff" + json.dumps(record), "byte order mark"),
+        ("\ufeff" + json.dumps([record]), "byte order mark"),
+        (json.dumps(record | {"text": "\udc00", "question": "\udc00"}), "half a surrogate pair"),
+        (json.dumps([record | {"text": "\udc00"}]), "half a surrogate pair"),
+        ("[" * 100_000, "nested too deeply|not JSON"),
+    ):
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(ValueError, match=message):
+            read(path)
+
+
+def test_corpora_in_which_nothing_can_be_found_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="no word in 2 texts can be searched for"):
+        Corpus(read_corpus(lines(tmp_path, {"text": "the"}, {"text": "a ?"}))).search("the", 1)
+    with pytest.raises(ValueError, match="holds no document"):
+        read_corpus(lines(tmp_path, {"question": "x", "context": []}))
+
+
+def test_a_kept_index_that_was_damaged_is_named(tmp_path):
+    documents = [Document("1", "Lund", "a city"), Document("2", "Oslo", "a town")]
+    Corpus(documents, str(tmp_path)).search("lund", 1)
+    (kept,) = tmp_path.iterdir()
+    for file in sorted(kept.iterdir()):
+        content = file.read_bytes()
+        file.write_bytes(content[: len(content) // 2])
+        with pytest.raises(ValueError, match=f"index .*{kept.name} cannot be read; remove it"):
+            Corpus(documents, str(tmp_path)).search("lund", 1)
+        file.write_bytes(content)
+    assert Corpus(documents, str(tmp_path)).search("lund", 1) == (documents[0],)

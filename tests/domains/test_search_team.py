@@ -1,12 +1,12 @@
 """The team at work: what replies are read as, who is asked when, and what members are shown."""
 
 import itertools
-import random
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from team_workflows import compared_walks
 
 from sepo_jax.domains.search import SearchTeam
 from sepo_jax.domains.search_team import (
@@ -47,6 +47,8 @@ def test_routes(reply, expected):
 
 
 def test_every_route_is_read_as_it_is_written():
+    for workers in (10, 40, 100, 1000):
+        assert read_workers(routing(range(workers)), workers) == tuple(range(workers))
     for workers in range(1, 6):
         for size in range(workers + 1):
             for chosen in itertools.combinations(range(workers), size):
@@ -119,17 +121,6 @@ def domain():
     return SearchTeam()
 
 
-def compared(domain, *walks):
-    """A comparison with walks by these relations, whose people differ in their years."""
-    kind = f"compare_{len(walks)}"
-    for seed in range(10_000):
-        question = domain.world.comparison(random.Random(seed), len(walks))
-        if question and tuple(chain[1:] for chain in question.chains) == walks:
-            assert question.kind == kind
-            return domain.world.task(question)
-    raise AssertionError(f"no {kind} by {walks}")
-
-
 DIRECT, BY_AUTHOR, BY_FOUNDER = ("born",), ("author", "born"), ("founder", "born")
 
 
@@ -143,7 +134,7 @@ DIRECT, BY_AUTHOR, BY_FOUNDER = ("born",), ("author", "born"), ("founder", "born
 def test_the_events_of_a_scripted_episode(domain, walks, searches, events):
     """A question of a direct and an indirect walk needs two workers, then one; of three walks of
     which two are indirect, three and then two."""
-    task = compared(domain, *walks)
+    task = compared_walks(domain, *walks)
     played = domain.play(task, domain.expert(task))
     record = played.record
     assert played.reward == 1 and record["answer"] == task["answers"][0]
@@ -164,7 +155,7 @@ def test_the_events_of_a_scripted_episode(domain, walks, searches, events):
 
 def test_all_workers_of_a_round_are_asked_in_one_state(domain):
     """None sees another's query or find of the same round: they differ in their numbers alone."""
-    task = compared(domain, DIRECT, BY_AUTHOR, BY_FOUNDER)
+    task = compared_walks(domain, DIRECT, BY_AUTHOR, BY_FOUNDER)
     played = domain.play(task, domain.expert(task))
     for event, _ in played.events:
         shown = {
@@ -275,6 +266,17 @@ def test_experts_know_no_more_than_is_shown(domain):
         assert expert("search", ("worker", 0), messages) == f"search: {start} {first}"
         assert expert("verify", ("verifier", 0), messages) == "enough: no"
         assert expert("route", ("router", 0), messages) == "workers: 1"
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+@pytest.mark.parametrize("workers", [1, 100])
+def test_teams_of_one_and_of_a_hundred_are_played(workflow, workers):
+    team = SearchTeam(workflow, workers=workers, people=30, kinds=["2_hops"])
+    (task,) = team.training_tasks(1, 0)
+    played = team.play(task, team.expert(task))
+    assert played.reward == 1 and played.record["malformed"] == 0
+    if workflow in ("fixed", "verified"):
+        assert set(played.record["query_sizes"]) == {workers}
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS)

@@ -84,9 +84,9 @@ def test_instances_are_read_in_their_order(tmp_path):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ("{", "line 2: not JSON: .* at column 1"),
-        ("[]", r"line 2: an instance is an object, not \[\]"),
-        ("[" * 100_000, "line 2: (not an instance: JSON nested too deeply|not JSON)"),
+        ("{", "line 2: not JSON: .* at column 2"),
+        ("[]", r"line 2: expected a JSON object, not \[\]"),
+        ("[" * 100_000, "line 2: (JSON nested too deeply|not JSON)"),
         ({k: v for k, v in RECORD.items() if k != "patch"}, "line 2: the field 'patch' is missing"),
         (RECORD | {"patch": 3}, "'patch' is a text, not 3"),
         (RECORD | {"FAIL_TO_PASS": "test_a"}, "'FAIL_TO_PASS' is a list in JSON, not \"test_a\""),

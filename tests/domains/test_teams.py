@@ -11,12 +11,14 @@ from team_workflows import Fixed, Mixed, Routed, Tasks
 from sepo_jax.domains.base import EpisodeFinished
 from sepo_jax.domains.tasks import is_task_domain, missing_parts
 from sepo_jax.domains.teams import (
+    Event,
     TeamEpisode,
     ask,
     event,
     is_team,
     observation_of,
     play_workflow,
+    private,
     seats,
     team_figures,
     user,
@@ -182,3 +184,85 @@ def test_the_team_of_the_readme_is_played(capsys):
     exec(block, {})
     assert capsys.readouterr().out == "1.0 [3, 1]\n"
     assert "# 1.0 [3, 1]" in block
+
+
+ASKED = {("solver", 0): [user("?")]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "asks", "reward", "message"),
+    [
+        (5, ASKED, 0.0, "the kind of an event is a short name, not 5"),
+        ("", ASKED, 0.0, "the kind of an event is a short name, not ''"),
+        ("go", [("solver", 0)], 0.0, r"asks \{\(role, index\): messages\}, not \["),
+        ("go", {("solver", 0): None}, 0.0, "with None; give messages"),
+        ("go", {("solver", 0): user("?")}, 0.0, "give messages, such as"),
+        ("go", {("solver", 0): [{"role": "user"}]}, 0.0, "give messages, such as"),
+        ("go", {("solver", 0): [{"role": "user", "content": 3}]}, 0.0, "give messages, such as"),
+        ("go", {("solver", 0): ask([])}, 0.0, "give messages, such as"),
+        ("go", ASKED, float("inf"), "event 'go' pays inf, and a reward is a finite number"),
+        ("go", ASKED, "much", "event 'go' pays 'much'"),
+        ("go", ASKED, 10**400, "is a finite number"),
+    ],
+)
+@pytest.mark.parametrize("make", [event, private, Event])
+def test_what_is_no_event_is_named(make, kind, asks, reward, message):
+    with pytest.raises(ValueError, match=message):
+        make(kind, asks, reward=reward)
+
+
+def test_one_member_is_asked_once_however_it_is_named():
+    # Keys of a mapping: two of one member are one, and a number that only equals an index is none.
+    assert len(event("go", ASKED | {("solver", 0): [user("again")]}).asks) == 1
+    for index in (0.0, False, "0", None):
+        with pytest.raises(ValueError, match=r"a member is \(role, index\), not \('solver'"):
+            TeamEpisode(Broken(event("go", {("solver", index): [user("?")]})), 0, 0)
+
+
+def ends(value):
+    class Ends(Broken):
+        def workflow(self, task, seed):
+            yield SOLVE
+            return value
+
+    return Ends()
+
+
+@pytest.mark.parametrize("value", [None, 1.0, [1.0, {}], (1.0,), (None, {}), (float("nan"), {})])
+def test_what_is_no_outcome_is_named(value):
+    with pytest.raises(ValueError, match=r"returns \(reward, record\)|a reward is a finite number"):
+        play_workflow(ends(value), 0, 0, adds)
+
+
+@pytest.mark.parametrize("given", [None, (1.0, {}), [SOLVE]])
+def test_a_workflow_that_yields_nothing_is_no_workflow(given):
+    domain = Broken()
+    domain.workflow = lambda task, seed: given
+    with pytest.raises(ValueError, match=r"is a function that yields event\(\.\.\.\)"):
+        TeamEpisode(domain, 0, 0)
+
+
+@pytest.mark.parametrize("roles", [None, {}, ["solver"], {"solver": 0}, {"solver": "3"}])
+def test_roles_that_are_none_are_named(roles):
+    domain = Broken(SOLVE)
+    domain.roles = roles
+    with pytest.raises(ValueError, match="roles"):
+        seats(domain)
+
+
+@pytest.mark.parametrize("most", [None, 7])
+def test_a_workflow_without_end_is_ended(most):
+    class Endless(Broken):
+        roles: Mapping[str, int] = {"solver": 2}
+
+        def workflow(self, task, seed):
+            while True:
+                yield event("solve", {("solver", index): [user("?")] for index in range(2)})
+
+    domain = Endless()
+    if most:
+        domain.most_outputs = most
+    calls = []
+    with pytest.raises(ValueError, match=f"more than {most or 10_000} outputs in an episode"):
+        play_workflow(domain, 0, 0, lambda *said: calls.append(said) or "x")
+    assert len(calls) == (most or 10_000) // 2 * 2

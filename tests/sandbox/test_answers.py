@@ -1,6 +1,7 @@
 """Comparing answers with the library, in real processes: known answers, hostile ones, and what is
 left of them."""
 
+import contextlib
 import logging
 import os
 import random
@@ -89,6 +90,19 @@ HOSTILE = {
     "code": '__import__("os").system("true")',
     "nothing": "{}",
     "backslashes": "\\" * 500,
+    "nested fractions": "\\frac{1}{" * 100 + "1" + "}" * 100,
+    "nested roots": "\\sqrt{" * 150 + "2" + "}" * 150,
+    "a huge list": "\\{" + ",".join(map(str, range(240))) + "\\}",
+    "a huge interval": "[-10^{10^{10}}, 10^{10^{10}}]",
+    "a matrix of many": "\\begin{pmatrix}" + "1&" * 150 + "1\\end{pmatrix}",
+    "letters of all scripts": "".join(map(chr, range(0x300, 0x300 + 900))),
+    "signs that turn the line": "\u202e\u200f" * 200 + "204",
+    "full width": "\uff12\uff10\uff14" * 100,
+    "an integral": "\\int_0^{\\infty} x^{x^{x}} dx",
+    "a limit": "\\lim_{x \\to \\infty} (1+1/x)^{x^{x}}",
+    "a signal": "__import__('os').kill(__import__('os').getpid(), 9)",
+    "memory": "\\prod_{n=1}^{10^{9}} (x+n)",
+    "an environment": "\\input{/etc/passwd}",
     "nan": "\\frac{0}{0}",
 }
 
@@ -142,6 +156,20 @@ def test_a_crash_costs_its_own_sample_alone(victim):
     assert checker.check("1/2", "0.5") == "equal"
     checker.close()
     assert wait_for(lambda: not processes_of_workers(os.getpid()) - before, 60)
+
+
+@pytest.mark.parametrize("victim", ["child", "process"])
+def test_what_is_lost_while_it_waits_costs_no_sample(victim):
+    before = processes_of_workers(os.getpid())
+    with contextlib.closing(AnswerChecker(LONG)) as checker:
+        assert checker.check("1/2", "0.5") == "equal"
+        pid = checker._peer._process.pid
+        if victim == "child":  # it was forked last
+            pid = max(processes_of_workers(os.getpid()) - before)
+        os.kill(pid, signal.SIGKILL)
+        assert wait_for(lambda: not is_running(pid), 60)
+        for reference, answer, equal in (("1/2", "0.5", True), ("1/2", "0.6", False)):
+            assert checker.check(reference, answer) == ("equal" if equal else "different")
 
 
 def test_threads_share_a_checker(checker):
