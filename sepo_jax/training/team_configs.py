@@ -108,7 +108,6 @@ def math_config(workflow: str, argument: str | None) -> config_dict.ConfigDict:
     that are trained on.
     """
     options = {"kinds": ("chain",), "difficulties": (1, 2), "malformed_penalty": 0.1}
-    options |= {"error_rate": 0.5, "verifier_error_rate": 0.2}
     config = team_config("math", workflow, argument, options)
     config.policy.individual_digits = config.policy.source == "fresh"
     config.rollout.capacity, config.rollout.row_length = 384, 384
@@ -127,7 +126,7 @@ def search_config(workflow: str, argument: str | None) -> config_dict.ConfigDict
     """
     kinds = ("1_hop", "2_hops", "compare_2") if workflow == "routed" else ("1_hop", "2_hops")
     options = {"kinds": kinds, "people": LEAST_PEOPLE, "rounds": 2}
-    options |= {"error_rate": 0.5, "verifier_error_rate": 0.2}
+    options |= {"error_rate": 0.3, "verifier_error_rate": 0.1}
     config = team_config("search", workflow, argument, options)
     if config.policy.source == "fresh":
         config.policy.vocab_size = 1024  # most names are one or two tokens
@@ -172,7 +171,7 @@ def add_rl(
     """
     rl, chosen = config.rl, parse_team_options(config.domain.name, argument)
     rl.steps, rl.tasks_per_step, rl.rollouts_per_task = steps, tasks, rollouts
-    rl.learning_rate, rl.final_learning_rate = 5e-4, 5e-5
+    rl.learning_rate, rl.final_learning_rate, rl.warmup_steps = 4e-4, 2e-4, 4
     config.optimizer.updates_per_batch = 2
     if chosen["policy"] != "fresh":
         # What two cores score in minutes.
