@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from ..domains.search_world import LEAST_PEOPLE
+from ..domains.search.world import LEAST_PEOPLE
 from ..losses import SET_SCALES
 from ..names import check_option
 from .game_configs import new_config, parse_options, use_adapters, use_small_policy, variant
