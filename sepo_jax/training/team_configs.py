@@ -109,19 +109,21 @@ def team_config(
 
 
 def math_config(workflow: str, argument: str | None) -> config_dict.ConfigDict:
-    """A team that does sums of two and three numbers.
+    """A team that does sums of two and three numbers; solvers who imitate the scripted ones guess
+    three times in ten, and work the sum out otherwise.
 
     A solver writes each sum before the answer: those of questions to be judged by occur in others
     that are trained on.
     """
     options = {"kinds": ("chain",), "difficulties": (1, 2), "malformed_penalty": 0.1}
+    options["imitate_errors"] = True
     config = team_config("math", workflow, argument, options)
     config.policy.individual_digits = config.policy.source == "fresh"
     config.rollout.capacity, config.rollout.row_length = 384, 384
     config.rollout.max_action_tokens = 40
     config.evaluation.tasks = 20
     add_sft(config, argument, steps=500, batch_size=64)
-    add_rl(config, argument, steps=25, tasks=8, rollouts=8)
+    add_rl(config, argument, steps=30, tasks=12, rollouts=8)
     return config
 
 
@@ -178,7 +180,7 @@ def add_rl(
     """
     rl, chosen = config.rl, parse_team_options(config.domain.name, argument)
     rl.steps, rl.tasks_per_step, rl.rollouts_per_task = steps, tasks, rollouts
-    rl.learning_rate, rl.final_learning_rate, rl.warmup_steps = 4e-4, 2e-4, 4
+    rl.learning_rate, rl.final_learning_rate, rl.warmup_steps = 3e-4, 1e-4, 4
     config.optimizer.updates_per_batch = 2
     if chosen["policy"] != "fresh":
         # What two cores score in minutes.

@@ -68,6 +68,8 @@ class MathTeam:
         time. Give them processes of their own (backend "processes" with `processes=8`) where
         answers are long.
       error_rate, verifier_error_rate: how often scripted solvers and verifiers err.
+      imitate_errors: whether what they get wrong is an example to imitate as well, so that there is
+        something to learn from rewards.
       workings: whether scripted solvers, and revisers who correct, write the workings of a problem
         before its answer.
 
@@ -96,6 +98,7 @@ class MathTeam:
         error_rate: float = 0.3,
         verifier_error_rate: float = 0.1,
         workings: bool = True,
+        imitate_errors: bool = False,
     ):
         self.flow = check_option("workflow", workflow, WORKFLOWS)
         self.rules = Rules(
@@ -128,6 +131,7 @@ class MathTeam:
             )
         self.malformed_penalty = malformed_penalty
         self.checker, self.check_seconds, self.workings = checker, check_seconds, workings
+        self.imitate_errors = imitate_errors
         if not (isinstance(checker, str) and callable(imported("checker", checker, CHECKER))):
             raise ValueError(f'checker={checker!r} must name a function, such as "{CHECKER}"')
 
@@ -290,8 +294,9 @@ class MathTeam:
     ) -> list[tuple[list[Message], str]]:
         """Decisions of scripted teams on training tasks: prompt and reply of every role.
 
-        What the scripted members get wrong is shown to the others, and is no example itself. With
-        `rationale` there are workings whatever the domain's option says.
+        What the scripted members get wrong is shown to the others, and is no example itself but
+        with `imitate_errors`. With `rationale` there are workings whatever the domain's option
+        says.
         """
         check_integer("num_decisions", num_decisions, minimum=0)
         traces: list[tuple[list[Message], str]] = []
@@ -305,12 +310,12 @@ class MathTeam:
                 return traces[:num_decisions]
 
     def _examples(self, task: Any, seed: int, rationale: bool) -> list[tuple[list[Message], str]]:
-        """What scripted members say rightly in an episode, each behind its prompt."""
+        """What is to be imitated of the scripted members in an episode, each behind its prompt."""
         experts, found = self._experts(task, seed, rationale), []
 
         def answer(kind: str, member: Member, messages: Sequence[Message]) -> str:
             reply = experts(kind, member, messages)
-            if not experts.erred:
+            if self.imitate_errors or not experts.erred:
                 found.append((list(messages), reply))
             return reply
 

@@ -18,9 +18,10 @@ class Experts:
     """Members that know the answer of a task; `teams.Answer`.
 
     Solvers, and the reviser where it corrects, err independently of each other, and the verifier on
-    each candidate. The selector takes the first approved candidate, the reviser repeats an approved
-    one and solves the problem where there is none. The router asks more solvers the harder a
-    problem is, stops once a candidate is approved, and asks all of them else.
+    each candidate. Who errs in solving gives a number near the right one, without workings. The
+    selector takes the first approved candidate, the reviser repeats an approved one and solves the
+    problem where there is none. The router asks more solvers the harder a problem is, stops once a
+    candidate is approved, and asks all of them else.
 
     Args:
       task: of `domains.math.domain`.
@@ -68,12 +69,9 @@ class Experts:
 
     def _solve(self, shown: str) -> str:
         answer = self._task["answer"]
-        workings = list(self._task.get("workings", ())) if self._workings else []
         if self._errs(self._error_rate):
-            answer = self._slip(answer)
-            if workings:
-                workings[-1] = f"{workings[-1].rpartition('=')[0]}= {answer}"
-        return roles.answer_reply(answer, workings)
+            return roles.answer_reply(self._slip(answer))
+        return roles.answer_reply(answer, self._task.get("workings", ()) if self._workings else ())
 
     def _errs(self, rate: float) -> bool:
         errs = self._rng.random() < rate

@@ -287,6 +287,16 @@ def test_expert_traces_speak_for_every_role_and_are_right(workflow):
     assert MathTeam(workflow, error_rate=0.5).expert_traces(300, 0) == reasoned
 
 
+def test_errors_are_imitated_where_asked_for_and_are_guesses_without_workings():
+    options = {"workflow": "single", "error_rate": 0.3, "kinds": ("chain",), "difficulties": (2,)}
+    replies = [reply for _, reply in MathTeam(**options).expert_traces(400, 0)]
+    assert {len(reply.splitlines()) for reply in replies} == {3}
+    erring = MathTeam(**options, imitate_errors=True).expert_traces(400, 0)
+    guesses = [reply for _, reply in erring if len(reply.splitlines()) == 1]
+    # Of 400 the share has a standard error of 0.023.
+    assert abs(len(guesses) / len(erring) - 0.3) < 0.1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
