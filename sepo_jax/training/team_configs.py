@@ -131,7 +131,8 @@ def search_config(workflow: str, argument: str | None) -> config_dict.ConfigDict
     """A team that looks facts up in a world of thirty people.
 
     Every fact is told by a document, and questions to be judged by are others about the same
-    things. Where a router chooses, some questions need two workers at a time.
+    things. Workers who imitate the scripted ones look for another thing three times in ten, and
+    verifiers err once. Where a router chooses, some questions need two workers at a time.
     """
     kinds = ("1_hop", "2_hops", "compare_2") if workflow == "routed" else ("1_hop", "2_hops")
     options = {"kinds": kinds, "people": LEAST_PEOPLE, "rounds": 2}
@@ -142,8 +143,8 @@ def search_config(workflow: str, argument: str | None) -> config_dict.ConfigDict
     config.rollout.capacity, config.rollout.row_length = 448, 448
     config.rollout.max_action_tokens = 24
     config.evaluation.tasks = 16 if len(kinds) == 2 else 11
-    add_sft(config, argument, steps=600, batch_size=32)
-    add_rl(config, argument, steps=20, tasks=8, rollouts=5)
+    add_sft(config, argument, steps=400, batch_size=32)
+    add_rl(config, argument, steps=30, tasks=16, rollouts=5)
     return config
 
 
