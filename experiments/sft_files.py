@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sepo_jax.domains.base import check_integer, stream
+from sepo_jax.domains.arguments import check_integer
 from sepo_jax.domains.chat_files import TRAINING_FILE, VALIDATION_FILE, chat_line
+from sepo_jax.domains.seeds import stream
 from sepo_jax.domains.traces import Trace, opponent_names, play_experts
 from sepo_jax.policy.formats.staging import staged
 

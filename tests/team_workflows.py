@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from functools import partial
 
-from sepo_jax.domains.base import stream
+from sepo_jax.domains.seeds import stream
 from sepo_jax.domains.teams import ask, event, play_workflow, private, system, team_figures, user
 
 

@@ -18,9 +18,10 @@ from sepo_jax.domains.auction_players import (
     own_value,
     price,
 )
-from sepo_jax.domains.base import Round, View, stream
+from sepo_jax.domains.base import Round, View
 from sepo_jax.domains.parsing import parse_word
 from sepo_jax.domains.repeated import RepeatedGame, Situation, scores
+from sepo_jax.domains.seeds import stream
 
 SYSTEM_TEXT = (
     "You bid in a repeated auction and want the highest total payoff. Each round you and your "

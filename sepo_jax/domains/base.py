@@ -15,14 +15,14 @@ the canonical replies.
 
 import contextlib
 import copy
-import hashlib
 import operator
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Protocol
 
+from sepo_jax.domains.arguments import check_integer
+from sepo_jax.domains.seeds import derive_seed, stream
 from sepo_jax.names import check_option, unknown
 
 Message = dict[str, str]
@@ -168,40 +168,6 @@ class EpisodeFinished(ValueError):
 
 class EpisodeFailed(ValueError):
     """A move was offered to an episode whose opponent or rules raised an error in mid-move."""
-
-
-def stream(seed: int, *labels: object) -> random.Random:
-    """An independent random stream for one purpose of one seed.
-
-    Text seeds go through SHA-512 inside `random.Random`, so the stream is the same in every
-    process, whatever PYTHONHASHSEED is.
-    """
-    return random.Random("/".join(str(part) for part in (seed, *labels)))
-
-
-def derive_seed(seed: int, *labels: object) -> int:
-    """A seed in [0, 2^63) for one purpose of `seed`, far from the seeds next to it."""
-    text = "/".join(str(part) for part in (seed, *labels))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
-def check_integer(name: str, value: object, minimum: int) -> int:
-    """Returns `value` as an int; ValueError when it is no integer or is below `minimum`."""
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ValueError(f"{name} must be an integer, not {value!r}") from None
-    if number < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, not {number}")
-    return number
-
-
-def check_rates(**rates: float) -> tuple[float, ...]:
-    """Returns the rates in order; ValueError where one is no number between 0 and 1."""
-    for name, value in rates.items():
-        if not (isinstance(value, Real) and 0 <= value <= 1):
-            raise ValueError(f"{name}={value!r} must lie between 0 and 1")
-    return tuple(rates.values())
 
 
 def check_action(name: str, action: object, legal: Sequence[str]) -> int:

@@ -17,16 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sepo_jax.domains.base import (
-    EpisodeFinished,
-    Message,
-    check_integer,
-    check_rates,
-    derive_seed,
-    stream,
-)
+from sepo_jax.domains.arguments import check_integer, check_rates
+from sepo_jax.domains.base import EpisodeFinished, Message
 from sepo_jax.domains.decision_process import OVER, DecisionProcess
 from sepo_jax.domains.parsing import parse_word
+from sepo_jax.domains.seeds import derive_seed, stream
 
 KEYS = ("RED", "BLUE", "GREEN", "GOLD", "WHITE", "BLACK")
 WAYS = ("LEFT", "RIGHT")

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sepo_jax.domains.base import Domain, Episode, Message, OpponentLike, check_integer
+from sepo_jax.domains.arguments import check_integer
+from sepo_jax.domains.base import Domain, Episode, Message, OpponentLike
 from sepo_jax.names import check_option
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from sepo_jax.domains.arguments import check_integer
 from sepo_jax.domains.base import (
     ON_INVALID,
     Episode,
@@ -23,9 +24,7 @@ from sepo_jax.domains.base import (
     TablePolicy,
     View,
     check_action,
-    check_integer,
     resolve_opponent,
-    stream,
 )
 from sepo_jax.domains.kuhn_players import (
     CARDS,
@@ -35,6 +34,7 @@ from sepo_jax.domains.kuhn_players import (
     opponent_tables,
 )
 from sepo_jax.domains.parsing import parse_word
+from sepo_jax.domains.seeds import stream
 from sepo_jax.domains.traces import expert_traces
 from sepo_jax.names import check_option, unknown
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from sepo_jax.domains.base import Message, check_integer
+from sepo_jax.domains.arguments import check_integer
+from sepo_jax.domains.base import Message
 from sepo_jax.names import check_option
 
 VALID, NOT_DISTRIBUTION, NOT_PARSABLE = STATUSES = ("valid", "not_distribution", "not_parsable")

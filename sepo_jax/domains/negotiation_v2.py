@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from sepo_jax.domains.base import Round, View, stream
+from sepo_jax.domains.base import Round, View
 from sepo_jax.domains.negotiation_v2_players import (
     EXPERTS,
     ITEMS,
@@ -35,6 +35,7 @@ from sepo_jax.domains.negotiation_v2_players import (
 )
 from sepo_jax.domains.parsing import named_in_order, parse_named_numbers, parse_numbers
 from sepo_jax.domains.repeated import PastRound, RepeatedGame, Situation, scores
+from sepo_jax.domains.seeds import stream
 
 LARGEST_POOL = 4
 """Most units of one item; the least is 1."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sepo_jax.domains.arguments import check_integer
 from sepo_jax.domains.base import (
     ON_INVALID,
     Episode,
@@ -20,11 +21,10 @@ from sepo_jax.domains.base import (
     Round,
     View,
     check_action,
-    check_integer,
     resolve_opponent,
-    stream,
 )
 from sepo_jax.domains.parsing import parse_word
+from sepo_jax.domains.seeds import stream
 from sepo_jax.domains.traces import expert_traces
 from sepo_jax.names import check_option
 

@@ -29,7 +29,7 @@ What belongs to an event is the minimal set of outputs that one transition consu
 - A routed set is whatever the router's reply names: a workflow reads it and asks those.
 
 A workflow is a function of the task, the seed and the replies, nothing else: no global random
-numbers, clocks or counters (`domains.base.stream(seed, ...)` gives random numbers). So an episode
+numbers, clocks or counters (`domains.seeds.stream(seed, ...)` gives random numbers). So an episode
 pickles as its replies, and a copy runs the workflow again over them. What a workflow raises fails
 its episode, which is then masked and counted: raise where a reward is to be missing.
 """
@@ -39,7 +39,8 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from sepo_jax.domains.base import EpisodeFinished, Message, check_integer
+from sepo_jax.domains.arguments import check_integer
+from sepo_jax.domains.base import EpisodeFinished, Message
 from sepo_jax.domains.team_events import (
     Answer,
     Ask,

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from sepo_jax.domains.base import Message, View, check_action, check_integer, derive_seed, stream
+from sepo_jax.domains.arguments import check_integer
+from sepo_jax.domains.base import Message, View, check_action
 from sepo_jax.domains.checks import check_players
+from sepo_jax.domains.seeds import derive_seed, stream
 
 Reason = Callable[[View, str], str]
 """Line of reasoning that goes with an action word."""

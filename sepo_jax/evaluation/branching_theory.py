@@ -22,7 +22,7 @@ import numpy as np
 
 from ..algorithms import Algorithm, get_algorithm
 from ..credit import assign_credit
-from ..domains.base import check_integer
+from ..domains.arguments import check_integer
 from ..domains.decision_process import DecisionProcess, Exact
 from ..forest import Batch, batch_sizes, bucket, concatenate, fill, pack
 from ..objective import make_objective

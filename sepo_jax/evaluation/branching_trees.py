@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..domains.base import check_integer
+from ..domains.arguments import check_integer
 from ..domains.decision_process import DecisionProcess, Path, paths_from, sample_paths
 from ..forest import NO_EPISODE, NO_PARENT, NO_TRUNK, Forest, ForestBuilder
 

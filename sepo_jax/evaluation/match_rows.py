@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..domains import Episode, Played
-from ..domains.base import derive_seed
+from ..domains.seeds import derive_seed
 from ..names import check_option
 from ..sandbox.episodes import EpisodeRequest
 from ..sandbox.protocol import TooManyFailures

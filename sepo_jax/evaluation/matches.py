@@ -16,7 +16,7 @@ import chex
 import numpy as np
 
 from ..domains import Played
-from ..domains.base import derive_seed
+from ..domains.seeds import derive_seed
 from ..games import tree
 from ..games.kuhn import KUHN
 from ..games.tree import TreeGame

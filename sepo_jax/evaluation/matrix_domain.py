@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..domains.base import Message, check_integer, derive_seed
+from ..domains.arguments import check_integer
+from ..domains.base import Message
 from ..domains.matrix_game import NOT_PARSABLE, Answer, anonymous, messages, reply, workings
 from ..domains.matrix_rules import MatrixRules, game_of_task, judge_answer
+from ..domains.seeds import derive_seed
 from ..domains.tasks import Curve
 from ..games.solve import solve_zero_sum
 from ..names import check_option

@@ -13,8 +13,8 @@ from typing import Any
 import chex
 import numpy as np
 
-from ..domains.base import derive_seed
 from ..domains.matrix_game import messages, parse
+from ..domains.seeds import derive_seed
 from ..policy import Policy, Sampling
 from ..rollout import generate
 from .endpoint import Endpoint, ask

@@ -22,8 +22,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ..domains.base import check_integer, derive_seed, stream
+from ..domains.arguments import check_integer
 from ..domains.matrix_game import MatrixTask, anonymous, named, relabelled
+from ..domains.seeds import derive_seed, stream
 from ..games import generate
 from ..names import check_option
 

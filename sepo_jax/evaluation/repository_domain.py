@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ..domains.base import Message, check_integer, stream
+from ..domains.arguments import check_integer
+from ..domains.base import Message
 from ..domains.repository.bundle import NAMES, repository, variants
 from ..domains.repository.swe_bench import patch_conversation, patch_replies, read_instances, split
 from ..domains.repository.tasks import RepairRules, oracle_conversation, oracle_replies
+from ..domains.seeds import stream
 from ..names import check_option
 from ..sandbox.container_repository import container_environments
 from ..sandbox.protocol import EnvironmentFactory

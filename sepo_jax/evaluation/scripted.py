@@ -9,7 +9,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..domains.base import Opponent, View, stream
+from ..domains.base import Opponent, View
+from ..domains.seeds import stream
 from ..sepo import SepoWeights
 from .match_rows import POOLS, Matches, matches_of, pool_requests
 

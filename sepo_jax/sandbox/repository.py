@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sepo_jax.domains.base import derive_seed
 from sepo_jax.domains.repository.actions import EditRefused
 from sepo_jax.domains.repository.bundle import bundled_task, repository
 from sepo_jax.domains.repository.tasks import RepairRules, RepositoryTask, read_task
+from sepo_jax.domains.seeds import derive_seed
 from sepo_jax.names import check_option
 from sepo_jax.sandbox.archive import Entry, archive_content, pack_directory, read_archive
 from sepo_jax.sandbox.commands import COMMAND_LIMITS, CommandRunner, Finished

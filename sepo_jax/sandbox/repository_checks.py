@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sepo_jax.domains.base import check_integer
+from sepo_jax.domains.arguments import check_integer
 from sepo_jax.sandbox.protocol import Answer, Call, Pool, SandboxError, Turn
 
 FORMAT = "sepo_jax.quarantine.1"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sepo_jax.domains.base import check_integer
+from sepo_jax.domains.arguments import check_integer
 from sepo_jax.domains.repeated import RepeatedGame
 from sepo_jax.names import check_option
 from sepo_jax.sepo.automata import Automaton

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sepo_jax.domains.base import check_integer
+from sepo_jax.domains.arguments import check_integer
 from sepo_jax.domains.figures import NORMAL_QUANTILE
 from sepo_jax.sepo.automata import Automaton, memory_one_machine, sequence_machine
 from sepo_jax.sepo.histories import Contexts, HistoryGame, HistoryPolicy

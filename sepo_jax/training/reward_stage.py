@@ -8,7 +8,7 @@ from typing import Any
 import chex
 import numpy as np
 
-from ..domains.base import derive_seed
+from ..domains.seeds import derive_seed
 from ..domains.tasks import is_task_domain
 from ..evaluation.tree_record import tree_record
 from ..forest import Forest

@@ -1,7 +1,7 @@
 """A repeated game small enough to check by eye, and an opponent that can be told what to do."""
 
 from sepo_jax.domains import RepeatedGame, Round, Situation, Strategy
-from sepo_jax.domains.base import stream
+from sepo_jax.domains.seeds import stream
 
 WORDS = ("LEFT", "STAY", "RIGHT")
 

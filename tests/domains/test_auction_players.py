@@ -19,8 +19,8 @@ from sepo_jax.domains.auction_players import (
     beating_bid,
     own_value,
 )
-from sepo_jax.domains.base import stream
 from sepo_jax.domains.repeated import PastRound
+from sepo_jax.domains.seeds import stream
 from sepo_jax.domains.traces import opponent_names
 
 HALF = Fraction(1, 2)

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from sepo_jax.domains import EpisodeFailed, TablePolicy
-from sepo_jax.domains.base import View, stream
+from sepo_jax.domains.base import View
 from sepo_jax.domains.ipd import (
     COOPERATE,
     DEFECT,
@@ -23,6 +23,7 @@ from sepo_jax.domains.ipd import (
     TitForTat,
 )
 from sepo_jax.domains.repeated import PastRound
+from sepo_jax.domains.seeds import stream
 from sepo_jax.domains.traces import play_experts
 
 ROUNDS = 8

@@ -9,8 +9,9 @@ import pytest
 
 from sepo_jax.domains import EpisodeFinished, Kuhn, TablePolicy
 from sepo_jax.domains import kuhn as rules
-from sepo_jax.domains.base import Decision, derive_seed
+from sepo_jax.domains.base import Decision
 from sepo_jax.domains.kuhn_players import INFOSETS, opponent_tables
+from sepo_jax.domains.seeds import derive_seed
 from sepo_jax.games.kuhn import KUHN, KuhnState
 
 # First mover's net chips, written out from the rules: a fold costs the folder 1, a showdown 1 or 2.

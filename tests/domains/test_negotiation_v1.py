@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sepo_jax.domains import Played
-from sepo_jax.domains.base import derive_seed, stream
 from sepo_jax.domains.negotiation_v1 import (
     DEMANDS,
     BalancedSplit,
@@ -27,6 +26,7 @@ from sepo_jax.domains.negotiation_v1 import (
     TitForTat,
 )
 from sepo_jax.domains.repeated import PastRound, Strategy
+from sepo_jax.domains.seeds import derive_seed, stream
 
 DOMAIN = SplitBargaining()
 PLAYERS = {

@@ -16,9 +16,11 @@ from sepo_jax.domains.alfworld.data import (
 )
 from sepo_jax.domains.alfworld.games import MOST_OBJECTS, RECEPTACLES, SPLITS, TASK_TYPES
 from sepo_jax.domains.alfworld.players import Searcher, Talk, chance, recited, winning_commands
-from sepo_jax.domains.base import EpisodeFinished, Message, check_integer, derive_seed, stream
+from sepo_jax.domains.arguments import check_integer
+from sepo_jax.domains.base import EpisodeFinished, Message
 from sepo_jax.domains.figures import task_figures
 from sepo_jax.domains.parsing import last_line
+from sepo_jax.domains.seeds import derive_seed, stream
 from sepo_jax.names import check_option
 
 EXPERTS = ("search", "oracle")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sepo_jax.domains.alfworld.packages import library
-from sepo_jax.domains.base import stream
+from sepo_jax.domains.seeds import stream
 
 TASK_TYPES = (
     "pick_and_place_simple",

@@ -15,7 +15,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from sepo_jax.domains.base import Message, check_integer, check_rates, derive_seed, stream
+from sepo_jax.domains.arguments import check_integer, check_rates
+from sepo_jax.domains.base import Message
 from sepo_jax.domains.figures import sampled_figures, task_figures
 from sepo_jax.domains.math.answers import plain_equal
 from sepo_jax.domains.math.experts import Experts, Guessers
@@ -29,6 +30,7 @@ from sepo_jax.domains.math.problems import (
     is_held_out,
     problems,
 )
+from sepo_jax.domains.seeds import derive_seed, stream
 from sepo_jax.domains.teams import Answer, Member, Workflow, play_workflow, team_figures
 from sepo_jax.names import check_option, imported
 

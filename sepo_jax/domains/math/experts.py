@@ -5,9 +5,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sepo_jax.domains.base import Message, stream
+from sepo_jax.domains.base import Message
 from sepo_jax.domains.math import roles
 from sepo_jax.domains.math.answers import plain_equal, plain_number
+from sepo_jax.domains.seeds import stream
 from sepo_jax.domains.teams import Member
 
 _LISTED = re.compile(rf"(\d+): (.*?)(?: \(({roles.APPROVE}|{roles.REJECT})\))?")

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from sepo_jax.domains.base import check_integer, stream
+from sepo_jax.domains.arguments import check_integer
+from sepo_jax.domains.seeds import stream
 from sepo_jax.names import check_option
 
 DIFFICULTIES = (1, 2, 3, 4, 5)

@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
-from sepo_jax.domains.base import check_integer
+from sepo_jax.domains.arguments import check_integer
 from sepo_jax.domains.repository.tasks import RepositoryTask
 from sepo_jax.names import check_option
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from sepo_jax.domains.base import Message, check_integer
+from sepo_jax.domains.arguments import check_integer
+from sepo_jax.domains.base import Message
 from sepo_jax.domains.repository.actions import Edit, EditRefused, apply_edit
 from sepo_jax.names import check_option
 

@@ -7,7 +7,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from sepo_jax.domains.base import Message, check_integer, check_rates, derive_seed, stream
+from sepo_jax.domains.arguments import check_integer, check_rates
+from sepo_jax.domains.base import Message
 from sepo_jax.domains.figures import sampled_figures, task_figures
 from sepo_jax.domains.search.answer_scores import exact_match, f1_score
 from sepo_jax.domains.search.data import Corpus, open_corpus, opened_questions
@@ -22,6 +23,7 @@ from sepo_jax.domains.search.world import (
     check_world,
     make_world,
 )
+from sepo_jax.domains.seeds import derive_seed, stream
 from sepo_jax.domains.teams import Answer, Transcript, Workflow, play_workflow, team_figures
 from sepo_jax.names import check_option
 

@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sepo_jax.domains.base import Message, stream
+from sepo_jax.domains.base import Message
 from sepo_jax.domains.search.data import Corpus
 from sepo_jax.domains.search.team import ANSWER, ROUTE, SEARCH, VERIFY, routing
 from sepo_jax.domains.search.world import COMPARED, World
+from sepo_jax.domains.seeds import stream
 from sepo_jax.domains.teams import Answer, Member
 
 Walk = tuple[str, ...]

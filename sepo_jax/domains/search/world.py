@@ -16,8 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sepo_jax.domains.base import check_integer, stream
+from sepo_jax.domains.arguments import check_integer
 from sepo_jax.domains.search.data import Corpus, Document
+from sepo_jax.domains.seeds import stream
 
 PARTS = (0, 1)
 COMPARED = "born"

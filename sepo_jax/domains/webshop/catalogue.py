@@ -11,7 +11,7 @@ import random
 import string
 from collections.abc import Iterator, Sequence
 
-from sepo_jax.domains.base import stream
+from sepo_jax.domains.seeds import stream
 from sepo_jax.domains.webshop.products import Goal, Product, Shop
 
 LEAST, MOST = 32, 1000  # products

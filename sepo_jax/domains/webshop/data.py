@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sepo_jax.domains.base import stream
+from sepo_jax.domains.seeds import stream
 from sepo_jax.domains.webshop.products import Goal, Product, Shop
 from sepo_jax.domains.webshop.reward import title_nouns
 from sepo_jax.names import check_option

@@ -5,8 +5,10 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sepo_jax.domains.base import EpisodeFinished, Message, check_integer, derive_seed, stream
+from sepo_jax.domains.arguments import check_integer
+from sepo_jax.domains.base import EpisodeFinished, Message
 from sepo_jax.domains.figures import task_figures
+from sepo_jax.domains.seeds import derive_seed, stream
 from sepo_jax.domains.webshop.catalogue import synthetic_shop
 from sepo_jax.domains.webshop.data import GOALS, official_shop
 from sepo_jax.domains.webshop.pages import (

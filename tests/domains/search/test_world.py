@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sandbox.elsewhere import result, start
 
-from sepo_jax.domains.base import stream
 from sepo_jax.domains.search.world import (
     COMPARISONS,
     HOPS,
@@ -19,6 +18,7 @@ from sepo_jax.domains.search.world import (
     make_world,
     question_text,
 )
+from sepo_jax.domains.seeds import stream
 
 WORLDS = st.builds(make_world, st.integers(0, 5), st.sampled_from([LEAST_PEOPLE, 61, 120]))
 

@@ -1,0 +1,23 @@
+"""Numbers that a domain is given, checked."""
+
+import operator
+from numbers import Real
+
+
+def check_integer(name: str, value: object, minimum: int) -> int:
+    """Returns `value` as an int; ValueError when it is no integer or is below `minimum`."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"{name} must be an integer, not {value!r}") from None
+    if number < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, not {number}")
+    return number
+
+
+def check_rates(**rates: float) -> tuple[float, ...]:
+    """Returns the rates in order; ValueError where one is no number between 0 and 1."""
+    for name, value in rates.items():
+        if not (isinstance(value, Real) and 0 <= value <= 1):
+            raise ValueError(f"{name}={value!r} must lie between 0 and 1")
+    return tuple(rates.values())
