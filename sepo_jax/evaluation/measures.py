@@ -162,7 +162,25 @@ MEASURES: dict[str, Measure] = {
             "",
             "Share of episodes that the agent ended itself, before its turns ran out.",
         ),
-        Measure("turns", "Turns", "", "Mean number of replies of an episode."),
+        Measure(
+            "tokens",
+            "Tokens",
+            "",
+            "Mean number of tokens that the policy sampled in an episode.",
+        ),
+        Measure(
+            "opened",
+            "Doors opened",
+            "higher",
+            "Share of the corridor's episodes in which every door was opened.",
+        ),
+        Measure(
+            "coins",
+            "Coins",
+            "higher",
+            "Coins found in the corridor: where policies are judged, as a share of its forks; in a "
+            "step of training, as a mean number an episode.",
+        ),
         Measure(
             "fail_to_pass",
             "Tests flipped",

@@ -30,6 +30,11 @@ STAGE_LABELS = {
     "best_pure": "Best pure",
     "expert": "Best expert",
     "best_known": "Best known",
+    "nothing": "Submit at once",
+    "random": "Random play",
+    "rule": "Scripted rule",
+    "search": "Scripted search",
+    "oracle": "Oracle",
 }
 # Figure of the tiles at the top, the first that a run has -> what it means.
 _HEADLINES = {

@@ -20,6 +20,9 @@ _OPEN_FIGURES, _OPEN_CURVES = 4, 6  # the others are folded
 def tasks_section(run: RunData) -> Html:
     """A panel for each curve, and a table for each figure: kinds of tasks by players."""
     tables, panels = _tables(run), _panels(run)
+    if not tables and not panels:
+        lead = "The tasks of this domain are of one kind: their figures are those of the summary."
+        return page.section("tasks", "Tasks", lead)
     curves = [
         page.legend(_style(run, player) for player in _players(run)),
         tag("div", *panels[:_OPEN_CURVES], class_="grid"),
@@ -28,9 +31,8 @@ def tasks_section(run: RunData) -> Html:
     return page.section(
         "tasks",
         "Tasks",
-        "The evaluation tasks, which no training step sees, by their kind; every stage beside the "
-        "baselines on the same tasks. A dash: not measured, or nothing to measure. Brackets: 95% "
-        "interval over tasks.",
+        "The evaluation tasks by their kind; every stage beside the baselines on the same tasks. A "
+        "dash: not measured, or nothing to measure. Brackets: 95% interval over tasks.",
         *(curves if panels else ()),
         tag("div", *tables[:_OPEN_FIGURES], class_="inline"),
         _folded("Further figures", tables[_OPEN_FIGURES:], "inline"),

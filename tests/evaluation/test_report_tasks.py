@@ -113,6 +113,7 @@ def test_domains_without_kinds_or_curves(tmp_path):
     assert re.search(r"Success ↑ 0\.5000 0\.5000 0\.0000 0\.5000", text)
     assert "Untrained SFT RL always_even" in text
     assert "Kind of task" not in text and 'class="legend"' not in source
+    assert "are of one kind: their figures are those of the summary" in text
     assert "right True" in text
 
 

@@ -42,7 +42,7 @@ def test_options_reach_the_settings_and_names_tell_runs_apart(path):
     assert len({settings.name for settings in read[:4]}) == 4
     assert read[2].algorithm.overrides == {"prefix_credit": "lambda"}
     assert read[3].rl.branch_selector == "uniform"
-    assert read[4].rl.steps == 2
+    assert read[4].rl.steps == 2 and read[4].evaluation.tasks == 2
     with pytest.raises(ValueError, match=r"selector 'unform'.*uniform"):
         load_config(f"{path}:selector=unform")
     with pytest.raises(ValueError, match=r"prefix_credit 'lamda'.*lambda"):
