@@ -258,7 +258,8 @@ MEASURES: dict[str, Measure] = {
             "Entropy",
             "",
             "Mean entropy of the next-token distribution at action positions, in nats; 0 means "
-            "deterministic replies, and an equilibrium of Kuhn poker needs some.",
+            "deterministic replies, which lose where an equilibrium mixes (Kuhn poker) and have "
+            "nothing to learn from.",
         ),
         Measure(
             "kl",
