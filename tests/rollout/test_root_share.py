@@ -78,7 +78,7 @@ def test_every_task_has_its_leaves(mixed):
 class Given:
     """A policy whose parameters are the log-probabilities themselves, [B, A]."""
 
-    def log_probs(self, params, *_, temperature):
+    def log_probs(self, params, *_, temperature, agent):
         return TokenScores(logp=params, entropy=params * 0, value=None)
 
 
