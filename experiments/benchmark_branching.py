@@ -1,6 +1,6 @@
 """What a leaf costs: branching rollouts beside as many independent ones.
 
-    python experiments/benchmark_branching.py --write     # a quarter of an hour on two cores
+    python experiments/benchmark_branching.py --write     # nine minutes on two cores
     python experiments/benchmark_branching.py --quick     # a tiny model, to see that all runs
 
 Both sides play the same tasks over the same engine and the same environments, and get the same

@@ -88,8 +88,8 @@ class Algorithm:
       gae_lambda: weight of longer estimates in generalised advantages.
       prefix_credit: credit of tokens above a branch point when siblings are compared. "tree": that
         of the next branch point above, up to the comparison of whole samples; "none": the same, but
-        separate trees of a prompt are not compared; "lambda": as "none", plus what follows, discounted by
-        `lambda_prefix` per action.
+        separate trees of a prompt are not compared; "lambda": as "none", plus what follows,
+        discounted by `lambda_prefix` per action.
       lambda_prefix: that discount.
       node_return: return of a branch: "subtree_mean" over what was sampled below it, or of one "leaf".
       segment_weight: "path": a segment weighs the product of 1/K over the branch points above it;

@@ -25,8 +25,8 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
         options |= {"receptacles": 5, "objects": 2, "max_turns": 12}
     config = shared.branching_config("alfworld", argument, options)
     shared.add_sft(config, argument, steps=500, batch_size=8, decisions=7, passes=2)
-    sizes = {"steps": 16, "tasks": 3, "tasks_of_trees": 4, "evaluation_tasks": 40}
-    shared.add_rl(config, argument, **sizes, learning_rate=5e-4)
+    config.evaluation.tasks = 40
+    shared.add_rl(config, argument, steps=16, tasks=3, tasks_of_trees=4, learning_rate=5e-4)
     config.rollout.capacity, config.rollout.row_length = 768, 768
     config.rollout.max_action_tokens = 24
     return config

@@ -20,8 +20,8 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
     """The config; options of the argument are those of `branching_configs.branching_config`."""
     config = shared.branching_config("repository", argument, {"turns": 5, "quarantined": ""})
     shared.add_sft(config, argument, steps=500, batch_size=8, decisions=3)
-    sizes = {"steps": 10, "tasks": 4, "tasks_of_trees": 6, "evaluation_tasks": 30}
-    shared.add_rl(config, argument, **sizes, learning_rate=5e-4)
+    config.evaluation.tasks = 30
+    shared.add_rl(config, argument, steps=10, tasks=4, tasks_of_trees=6, learning_rate=5e-4)
     config.rollout.capacity, config.rollout.row_length = 640, 640
     config.rollout.max_action_tokens = 96
     config.sandbox.processes = 64  # that commands and tests may start

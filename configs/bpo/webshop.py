@@ -26,8 +26,8 @@ def get_config(argument: str | None = None) -> config_dict.ConfigDict:
         options |= {"products": 60, "evaluated": "train"}
     config = shared.branching_config("webshop", argument, options)
     shared.add_sft(config, argument, steps=240, batch_size=8, decisions=5)
-    sizes = {"steps": 20, "tasks": 3, "tasks_of_trees": 4, "evaluation_tasks": 60}
-    shared.add_rl(config, argument, **sizes, learning_rate=5e-4)
+    config.evaluation.tasks = 60
+    shared.add_rl(config, argument, steps=20, tasks=3, tasks_of_trees=4, learning_rate=5e-4)
     config.rollout.capacity, config.rollout.row_length = 640, 640
     config.rollout.max_action_tokens = 24
     config.policy.individual_digits = config.policy.source == "fresh"

@@ -18,7 +18,7 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sepo_jax.sandbox.frames import read_frame, write_frame
+from sepo_jax.sandbox.frames import is_silent, read_frame, write_frame
 from sepo_jax.sandbox.isolation import Limits, confine
 from sepo_jax.sandbox.process_tree import kill_descendants
 from sepo_jax.sandbox.system_calls import process_control
@@ -114,7 +114,7 @@ class Server:
 
     def _compare(self, body: bytes) -> str:
         """Hands a request to the child; its outcome, "time" or "lost"."""
-        if self._child is not None and not _is_waiting(self._child):
+        if self._child is not None and not is_silent(self._child):
             self._end_child()
         if self._child is None:
             self._fork()
@@ -159,13 +159,6 @@ class Server:
         if self._child is not None:
             self._child = self._child.close()
         kill_descendants(self._alone)
-
-
-def _is_waiting(child: socket.socket) -> bool:
-    """Whether a child is there and has nothing to say."""
-    poll = select.poll()
-    poll.register(child, select.POLLIN)
-    return not poll.poll(0)
 
 
 class ParentGone(ConnectionError):

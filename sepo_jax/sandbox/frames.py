@@ -5,6 +5,7 @@ Nothing here trusts the other side, and nothing of it is ever unpickled.
 
 import json
 import os
+import select
 import struct
 from typing import Any
 
@@ -63,6 +64,13 @@ def read_header(text: bytes) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise BadAnswer(f"no message: a header of {text[:40]!r}")
     return header
+
+
+def is_silent(stream: Any) -> bool:
+    """Whether a stream is open and nothing has arrived; a file object, a socket or a descriptor."""
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    return not poll.poll(0)
 
 
 def read_frame(descriptor: int) -> Frame:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sepo_jax.sandbox.frames import Frame, FrameReader, pack
+from sepo_jax.sandbox.frames import Frame, FrameReader, is_silent, pack
 from sepo_jax.sandbox.protocol import BadAnswer
 from sepo_jax.sandbox.spawned import end, spawn
 
@@ -65,9 +65,7 @@ class Peer:
     @property
     def is_waiting(self) -> bool:
         """Whether the process is there and has nothing to say."""
-        poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
-        return not self._frames and not poll.poll(0)
+        return not self._frames and is_silent(self._channel)
 
     def close(self, owner: int) -> None:
         """Ends the process, unless this one is a forked copy of the owner."""

@@ -95,10 +95,10 @@ def add_rl(
     tasks: int,
     tasks_of_trees: int,
     learning_rate: float = 1e-3,
-    evaluation_tasks: int | None = None,
 ) -> None:
     """Adds reinforcement learning: for algorithms that compare within trees, two trees a task of
-    1 + 2 (4 - 1) leaves each; for the others as many independent episodes.
+    1 + 2 (4 - 1) leaves each; for the others as many independent episodes. A smoke run judges two
+    tasks a stage, whatever the config says by then.
 
     Args:
       config, argument: of the run.
@@ -106,7 +106,6 @@ def add_rl(
       tasks: of a step, where episodes are independent. tasks_of_trees: where they are trees, so
         many more that about as many replies are sampled.
       learning_rate: at first; it falls to a tenth.
-      evaluation_tasks: that every stage is judged by, two in a smoke run; None for the default.
     """
     chosen = parse_branching_options(argument)
     rl, row = config.rl, ALGORITHMS[chosen["algorithm"]]
@@ -117,8 +116,6 @@ def add_rl(
         rl.branch_points, rl.tasks_per_step = BRANCH_POINTS, tasks_of_trees
         rl.branch_selector = chosen["selector"] or "entropy"
     rl.learning_rate, rl.final_learning_rate = learning_rate, learning_rate / 10
-    if evaluation_tasks is not None:
-        config.evaluation.tasks = evaluation_tasks
     if chosen["runlocal"]:
         rl.steps, rl.tasks_per_step = 2, 2
         config.evaluation.tasks = 2

@@ -116,7 +116,7 @@ def math_config(workflow: str, argument: str | None) -> config_dict.ConfigDict:
     that are trained on.
     """
     options = {"kinds": ("chain",), "difficulties": (1, 2), "malformed_penalty": 0.1}
-    options["imitate_errors"] = True
+    options |= {"imitate_errors": True}
     config = team_config("math", workflow, argument, options)
     config.policy.individual_digits = config.policy.source == "fresh"
     config.rollout.capacity, config.rollout.row_length = 384, 384
