@@ -18,7 +18,8 @@ from absl import flags
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from sepo_jax.sandbox.repository_checks import Checked, check_tasks, write_quarantine
+from sepo_jax.evaluation.quarantine import write_quarantine
+from sepo_jax.sandbox.repository_checks import Checked, check_tasks
 from sepo_jax.training import read_settings
 from sepo_jax.training.command_line import run_main
 from sepo_jax.training.setup import make_domain, make_pool

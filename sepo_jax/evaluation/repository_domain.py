@@ -20,8 +20,8 @@ from ..names import check_option
 from ..sandbox.container_repository import container_environments
 from ..sandbox.protocol import EnvironmentFactory
 from ..sandbox.repository import repository_environments, task_of
-from ..sandbox.repository_checks import read_quarantine
 from ..sepo.metrics import rate
+from .quarantine import read_quarantine
 
 _LOG = logging.getLogger(__name__)
 HELD_OUT = ("cache", "grid", "roman", "slug")

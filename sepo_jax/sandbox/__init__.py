@@ -37,7 +37,7 @@ _PLACES = {
     "queue": ("HostQueue",),
     "ray_pool": ("RayPool",),
     "repository": ("RepositoryEnvironment", "repository_environments"),
-    "repository_checks": ("check_tasks", "read_quarantine", "write_quarantine"),
+    "repository_checks": ("check_tasks",),
     "snapshots": ("content_of",),
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}

@@ -1,19 +1,15 @@
 """Whether the tasks of repository repair are sound: their tests must say the same every time.
 
-Tasks that are not are written to a file, which `evaluation.repository_domain` leaves out.
+`evaluation.quarantine` keeps those that are not in a file.
 """
 
 import itertools
-import json
-import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from sepo_jax.domains.arguments import check_integer
 from sepo_jax.sandbox.protocol import Answer, Call, Pool, SandboxError, Turn
 
-FORMAT = "sepo_jax.quarantine.1"
 _Moves = Generator[tuple[str, Any], Answer, Any]
 """Yields calls as (kind, payload), and is sent their answers."""
 
@@ -136,47 +132,3 @@ def _turn_of(answer: Answer) -> Turn:
 
 def _some(failed: Mapping[str, str]) -> str:
     return "; ".join(f"{test} ({why})" for test, why in list(failed.items())[:3])
-
-
-def write_quarantine(path: str | os.PathLike, checked: Checked, times: int) -> Path:
-    """Writes what `read_quarantine` reads: the tasks that are not sound, with reasons, in JSON."""
-    record = {
-        "format": FORMAT,
-        "times": times,
-        "checked": len(checked.sound) + len(checked.quarantined),
-        "quarantined": [{"task": task, "reason": why} for task, why in checked.quarantined],
-    }
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    return path
-
-
-def read_quarantine(path: str | os.PathLike) -> list[tuple[Any, str]]:
-    """(task, reason) of the tasks that a file of `write_quarantine` lists.
-
-    Raises:
-      FileNotFoundError: no such file.
-      ValueError: a file of another format.
-    """
-    path = Path(path)
-    how = f"experiments/check_tasks.py --output={path} writes one"
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {path} of quarantined tasks; {how}")
-    try:
-        record = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is no file of quarantined tasks, not JSON: {error}; {how}"
-        ) from None
-    given = record.get("format") if isinstance(record, dict) else None
-    if given != FORMAT:
-        raise ValueError(f"{path} has format {given!r}, expected {FORMAT!r}; {how}")
-    listed = record.get("quarantined")
-    whole = isinstance(listed, list) and all(
-        isinstance(each, dict) and isinstance(each.get("reason"), str) and "task" in each
-        for each in listed
-    )
-    if not whole:
-        raise ValueError(f"{path} lists no 'quarantined' tasks with 'task' and 'reason'; {how}")
-    return [(each["task"], each["reason"]) for each in listed]

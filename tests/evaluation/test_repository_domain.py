@@ -10,11 +10,12 @@ import pytest
 from sepo_jax.domains.repository.actions import parse_action
 from sepo_jax.domains.repository.bundle import NAMES, variants
 from sepo_jax.domains.repository.tasks import oracle_conversation
+from sepo_jax.evaluation.quarantine import write_quarantine
 from sepo_jax.evaluation.repository_domain import HELD_OUT, RepositoryRepair
 from sepo_jax.policy import train_tokenizer
 from sepo_jax.sandbox.container_repository import ContainerRepository
 from sepo_jax.sandbox.repository import task_of
-from sepo_jax.sandbox.repository_checks import Checked, write_quarantine
+from sepo_jax.sandbox.repository_checks import Checked
 from sepo_jax.training.settings import DomainSettings
 from sepo_jax.training.setup import corpus, make_domain
 

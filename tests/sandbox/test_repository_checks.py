@@ -1,6 +1,5 @@
 """Tasks whose tests do not behave are found and named."""
 
-import json
 import re
 
 import pytest
@@ -10,12 +9,7 @@ from sepo_jax.sandbox.in_process import InProcessPool
 from sepo_jax.sandbox.isolation import Limits
 from sepo_jax.sandbox.process_pool import ProcessPool
 from sepo_jax.sandbox.protocol import SandboxError
-from sepo_jax.sandbox.repository_checks import (
-    Checked,
-    check_tasks,
-    read_quarantine,
-    write_quarantine,
-)
+from sepo_jax.sandbox.repository_checks import Checked, check_tasks
 
 pytestmark = [
     pytest.mark.usefixtures("watchdog"),
@@ -125,30 +119,3 @@ def test_how_often_is_a_number_above_0(pool):
         check_tasks(pool, SOUND, oracle, times=0)
     with pytest.raises(ValueError, match="at_once must be at least 1"):
         check_tasks(pool, SOUND, oracle, at_once=0)
-
-
-def test_a_file_of_quarantined_tasks_reads_back(tmp_path):
-    listed = [({"repository": "cart", "variant": 1}, "a test fails"), ({"name": "ä"}, "no")]
-    path = write_quarantine(tmp_path / "deep/er.json", Checked(SOUND, listed), times=7)
-    assert read_quarantine(path) == listed
-    record = json.loads(path.read_text())
-    assert (record["times"], record["checked"]) == (7, 4)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "not JSON"),
-        ("[]", "has format None, expected 'sepo_jax.quarantine.1'"),
-        ('{"format": "sepo_jax.quarantine.2"}', "has format 'sepo_jax.quarantine.2'"),
-        ('{"format": "sepo_jax.quarantine.1"}', "lists no 'quarantined' tasks"),
-        ('{"format": "sepo_jax.quarantine.1", "quarantined": [{"task": 1}]}', "lists no"),
-    ],
-)
-def test_other_files_are_refused(tmp_path, text, message):
-    path = tmp_path / "other.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=f"{message}.*check_tasks.py --output="):
-        read_quarantine(path)
-    with pytest.raises(FileNotFoundError, match=r"no file .*absent"):
-        read_quarantine(tmp_path / "absent")
