@@ -63,3 +63,9 @@ def random_reply(stream: random.Random, prompt: Prompt) -> str:
         "nothing": "I do not know.",
     }
     return verbs[stream.choice(list(verbs))]
+
+
+def said(turn):
+    """What the agent is told."""
+    (prompt,) = turn.prompts.values()
+    return prompt.messages[-1]["content"]

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from sandbox import fake_docker
+from sandbox.repositories import said
 
 from sepo_jax.domains.repository.swe_bench import patch_replies, read_instances
 from sepo_jax.sandbox.container_repository import ContainerRepository, container_environments
@@ -84,10 +85,6 @@ def environment(engine, tmp_path):
     found = container_environments(str(tmp_path / "instances.jsonl"))(tmp_path)
     yield found
     found.close()
-
-
-def said(turn):
-    return turn.prompts[0].messages[-1]["content"]
 
 
 def play(environment, *replies):
