@@ -13,11 +13,13 @@ Exit code 0: all tasks are sound, 1: some are not.
 """
 
 import sys
+from pathlib import Path
 
 from absl import flags
 from ml_collections import config_flags
 from tqdm import tqdm
 
+from sepo_jax.evaluation.files import check_writable
 from sepo_jax.evaluation.quarantine import write_quarantine
 from sepo_jax.sandbox.repository_checks import Checked, check_tasks
 from sepo_jax.training import read_settings
@@ -41,6 +43,7 @@ def main() -> None:
     """Checks, prints the table, writes the file, and exits with 1 when a task is not sound."""
     if CONFIG.value is None:
         raise ValueError("give a config file: --config=configs/bpo/repository.py")
+    check_writable(Path(OUTPUT.value))  # a check takes minutes to hours
     settings = read_settings(CONFIG.value)
     domain = make_domain(settings.domain)
     if not hasattr(domain, "oracle"):

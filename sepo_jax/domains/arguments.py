@@ -1,6 +1,7 @@
 """Numbers that a domain is given, checked."""
 
 import operator
+from collections.abc import Sequence
 from numbers import Real
 
 
@@ -21,3 +22,10 @@ def check_rates(**rates: float) -> tuple[float, ...]:
         if not (isinstance(value, Real) and 0 <= value <= 1):
             raise ValueError(f"{name}={value!r} must lie between 0 and 1")
     return tuple(rates.values())
+
+
+def check_distinct(name: str, values: Sequence[str]) -> None:
+    """Raises ValueError naming the first value that is listed twice."""
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise ValueError(f"{name} lists {value!r} twice; keep one of them")

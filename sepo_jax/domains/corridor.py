@@ -87,7 +87,7 @@ class Corridor:
             raise ValueError(f"keys={keys}, but there are {len(KEYS)} colours: {', '.join(KEYS)}")
         shares = {"prefix_share": prefix_share, "luck_share": luck_share}
         check_rates(**shares, expert_skill=expert_skill)
-        if prefix_share + luck_share > 1:
+        if prefix_share + luck_share > 1 + 1e-12:
             raise ValueError(f"{shares} add up to more than 1, which leaves nothing to the forks")
         self.expert_skill = expert_skill
         self.weights = self._weights(prefix_share, luck_share)
@@ -95,7 +95,14 @@ class Corridor:
     def _weights(self, prefix_share: float, luck_share: float) -> Weights:
         """Weights in proportion to the roots of share / variance of what they weigh."""
         opened, forks = len(self.keys) ** -self.early, self.length - self.early
-        late_share = max(1 - prefix_share - luck_share, 0.0)
+        if not opened:
+            raise ValueError(
+                f"early={self.early} doors of keys={len(self.keys)} are never all opened under "
+                "uniform play, as far as numbers reach; set a smaller number of doors"
+            )
+        # What shares such as 0.7 and 0.3 leave to rounding is nothing.
+        late_share = 1 - prefix_share - luck_share
+        late_share = late_share if late_share > 1e-12 else 0.0
         prize = math.sqrt(prefix_share / (opened * (1 - opened)))
         coin, luck = math.sqrt(late_share * 4 / forks), math.sqrt(luck_share * 4)
         best = prize + coin * forks + luck

@@ -24,6 +24,21 @@ def replace_text(path: Path, text: str) -> None:
         raise
 
 
+def check_writable(path: Path) -> None:
+    """Makes the directory of a file that long work is to end in, and tries to write there.
+
+    Raises:
+      OSError: `path` is a directory, or no file can be written there; the message names it.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory; name a file to write")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error}") from error
+
+
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Holds a directory against other writers that ask, without a file of its own."""

@@ -1,5 +1,6 @@
 """What a report shows of branching rollouts: a line for each tree that was kept, and their page."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,13 +27,13 @@ def trees_section(run: RunData) -> Html:
 
 def _row(record: Mapping[str, Any]) -> list[Any]:
     segments, tokens = record["segments"], record["tokens"]
-    parents = [segment["parent"] for segment in segments if segment["parent"] >= 0]
+    below = Counter(segment["parent"] for segment in segments if segment["parent"] >= 0)
     roots = [to_number(segment["return"]) for segment in segments if segment["parent"] < 0]
     return [
         str(record.get("stage", "")),
         number(record.get("step")),
         len(record["leaves"]),
-        sum(parents.count(parent) > 1 for parent in set(parents)),
+        sum(count > 1 for count in below.values()),
         number(sum(roots) / len(roots)),
         number(tokens["once"]),
         number(tokens["per_leaf"]),

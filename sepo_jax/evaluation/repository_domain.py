@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..domains.arguments import check_integer
+from ..domains.arguments import check_distinct, check_integer
 from ..domains.base import Message
 from ..domains.repository.bundle import NAMES, repository, variants
 from ..domains.repository.swe_bench import patch_conversation, patch_replies, read_instances, split
@@ -67,6 +67,7 @@ class RepositoryRepair:
     ):
         self.rules = RepairRules(turns, output_limit, reward, long_forms=bool(instances))
         self.held_out = tuple(check_option("repository", each, NAMES) for each in held_out)
+        check_distinct("held_out", self.held_out)
         self.trained = tuple(name for name in NAMES if name not in self.held_out)
         if not self.trained:
             raise ValueError("held_out names all repositories; leave one or more to train on")

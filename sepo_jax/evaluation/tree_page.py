@@ -103,11 +103,16 @@ def _view(record: Mapping[str, Any], number: int, shown: bool) -> Html:
     segments = record["segments"]
     layout = lay_out(segments)
     children = children_of(segments)
+    sizes = [abs(s["advantage"] or 0) for s in segments if s["kind"] == "action"]
+    most = max(sizes, default=0) or 1
     drawing = tag(
         "div",
         _edges(segments, layout, record),
         *_headers(record, layout, children),
-        *(_node(record, layout, n, len(children[n])) for n in _reading_order(children, segments)),
+        *(
+            _node(segments, layout, n, children[n], most)
+            for n in _reading_order(children, segments)
+        ),
         class_="canvas",
         style=f"width:{layout.width:.0f}px;height:{layout.height:.0f}px",
     )
@@ -189,22 +194,26 @@ def _headers(record, layout: Layout, children) -> list[Html]:
     return heads
 
 
-def _node(record: Mapping[str, Any], layout: Layout, number: int, children: int) -> Html:
-    """A segment as a button; what it says in full is its label for a screen reader."""
-    segment, box = record["segments"][number], layout.boxes[number]
+def _node(segments, layout: Layout, number: int, children: Sequence[int], most: float) -> Html:
+    """A segment as a button; what it says in full is its label for a screen reader.
+
+    The colour of an action says how large its advantage is beside the greatest, `most`.
+    """
+    segment, box = segments[number], layout.boxes[number]
     place = f"left:{box.x:g}px;top:{box.y:g}px;width:{box.width:g}px;height:{box.height:g}px"
     named = {"data-segment": str(number), "type": "button"}
     if segment["kind"] == "action":
-        content, words, class_ = _action(record, segment, layout.compact)
-        place += f";--strength:{_strength(record, segment):.3f}"
+        content, words, class_ = _action(segment, layout.compact)
+        strength = abs(segment["advantage"] or 0) / most
+        place += f";--strength:{strength:.3f}"
     else:
-        content, words, class_ = _given(record, segment, number, children)
+        content, words, class_ = _given(segments, segment, children)
     shared = f", shared by {segment['leaves']} leaves" if segment["leaves"] > 1 else ""
     named["aria-label"] = f"{words}{shared}"
     return tag("button", *content, class_=f"node {class_}", style=place, **named)
 
 
-def _action(record, segment, compact: bool) -> tuple[list[Html], str, str]:
+def _action(segment, compact: bool) -> tuple[list[Html], str, str]:
     """An action: what it says, advantage, weight, and how many leaves share it."""
     text = " ".join(segment["text"].split()) or "(nothing)"
     advantage = tag("b", signed(segment["advantage"]))
@@ -225,23 +234,17 @@ def _action(record, segment, compact: bool) -> tuple[list[Html], str, str]:
     return [tag("span", *line, class_="line") for line in lines], words, class_
 
 
-def _given(record, segment, number: int, children: int) -> tuple[list[Html], str, str]:
+def _given(segments, segment, children: Sequence[int]) -> tuple[list[Html], str, str]:
     """What was given: at a branch point its entropy and return, else its number of tokens."""
-    if children > 1:
-        below = [s for s in record["segments"] if s["parent"] == number and s["kind"] == "action"]
+    if len(children) > 1:
+        below = [segments[n] for n in children if segments[n]["kind"] == "action"]
         entropy = plain(below[0]["entropy"] if below else None)
         value = plain(segment["return"])
-        words = f"Branch point: {children} continuations, entropy {entropy}, return {value}"
+        words = f"Branch point: {len(children)} continuations, entropy {entropy}, return {value}"
         return [tag("span", f"H\u00a0{entropy}"), tag("b", f"R\u00a0{value}")], words, "point"
     words = f"Given: {segment['tokens']} tokens"
     kind = "prompt" if segment["parent"] < 0 else ""
     return [tag("span", f"{segment['tokens']}\u00a0t")], words, f"given {kind}".strip()
-
-
-def _strength(record: Mapping[str, Any], segment: Mapping[str, Any]) -> float:
-    """Size of an advantage beside the greatest of the record, in [0, 1]."""
-    sizes = [abs(s["advantage"] or 0) for s in record["segments"] if s["kind"] == "action"]
-    return abs(segment["advantage"] or 0) / (max(sizes, default=0) or 1)
 
 
 def _leaves(record: Mapping[str, Any], layout: Layout) -> Html:

@@ -69,8 +69,8 @@ class ForestBuilder:
           **fields: any further field of `Forest` with one value per segment. Left out: reward 0;
             group and agent those of the parent (0 at a root); turn the number of actions above;
             episode an id of its own for each leaf; trunk one for each first action, which its
-            leaves share; no event; observation a hash of all tokens above; version 0; not
-            truncated.
+            leaves share, those with a given trunk among them; no event; observation a hash of all
+            tokens above; version 0; not truncated.
 
         Raises:
           ValueError: an unknown field, a parent not added yet, or not one log-probability per
@@ -132,10 +132,21 @@ class ForestBuilder:
         unnamed = [leaf for leaf in forest.leaves() if forest.episode[leaf] == NO_EPISODE]
         first = int(forest.episode.max(initial=NO_EPISODE)) + 1
         forest.episode[unnamed] = np.arange(first, first + len(unnamed))
-        unnamed = [leaf for leaf in forest.leaves() if forest.trunk[leaf] == NO_TRUNK]
-        first = int(forest.trunk.max(initial=NO_TRUNK)) + 1
-        forest.trunk[unnamed] = [first + _first_action(forest, leaf) for leaf in unnamed]
+        _name_trunks(forest)
         return forest.validate()
+
+
+def _name_trunks(forest: Forest) -> None:
+    """Gives the leaves without a trunk that of a leaf below the same first action, or a new one."""
+    unnamed = [leaf for leaf in forest.leaves() if forest.trunk[leaf] == NO_TRUNK]
+    if not unnamed:
+        return
+    named = [leaf for leaf in forest.leaves() if forest.trunk[leaf] != NO_TRUNK]
+    trunk_of = {_first_action(forest, leaf): forest.trunk[leaf] for leaf in reversed(named)}
+    first = int(forest.trunk.max(initial=NO_TRUNK)) + 1
+    for leaf in unnamed:
+        above = _first_action(forest, leaf)
+        forest.trunk[leaf] = trunk_of.get(above, first + above)
 
 
 def _first_action(forest: Forest, leaf: int) -> int:

@@ -170,9 +170,9 @@ class Forest:
 
         Raises:
           ValueError: wrong shapes or dtypes; an empty segment; a parent that does not precede its
-            child; an action without a token before it; groups that differ within a tree or an
-            episode; a leaf without an episode or a trunk; event fields that contradict each other.
-            The message names the segment.
+            child; an action without a token before it; groups that differ within a tree, an
+            episode or a trunk; a leaf without an episode or a trunk; event fields that contradict
+            each other. The message names the segment.
         """
         _check_arrays(self)
         _check_structure(self)
@@ -228,11 +228,13 @@ def _check_groups(forest: Forest) -> None:
     above = np.where(has_parent, forest.group[forest.parent], forest.group)
     _refuse_first(above != forest.group, "is in another group than its parent")
     leaves = forest.leaves()
-    order = leaves[np.argsort(forest.episode[leaves], kind="stable")]
-    same = forest.episode[order[1:]] == forest.episode[order[:-1]]
-    other = np.zeros(forest.num_segments, bool)
-    other[order[1:]] = same & (forest.group[order[1:]] != forest.group[order[:-1]])
-    _refuse_first(other, "shares its episode with a leaf of another group")
+    for name in ("episode", "trunk"):
+        ids = getattr(forest, name)
+        order = leaves[np.argsort(ids[leaves], kind="stable")]
+        same = ids[order[1:]] == ids[order[:-1]]
+        other = np.zeros(forest.num_segments, bool)
+        other[order[1:]] = same & (forest.group[order[1:]] != forest.group[order[:-1]])
+        _refuse_first(other, f"shares its {name} with a leaf of another group")
 
 
 def _check_events(forest: Forest) -> None:

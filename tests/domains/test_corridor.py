@@ -264,11 +264,17 @@ def test_it_is_a_domain_of_tasks():
         ({"luck_share": -0.1}, "luck_share=-0.1"),
         ({"expert_skill": 2}, "expert_skill=2"),
         ({"prefix_share": 0.8, "luck_share": 0.3}, "add up to more than 1"),
+        ({"length": 2000, "early": 1999}, "early=1999 doors of keys=2 are never all opened"),
     ],
 )
 def test_bad_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Corridor(**options)
+
+
+def test_shares_that_add_up_to_1_leave_nothing_to_the_forks():
+    # 1 - 0.7 - 0.3 is 6e-17, whose root would be a coin of 2e-9.
+    assert Corridor(prefix_share=0.7, luck_share=0.3).weights.coin == 0.0
 
 
 @pytest.mark.parametrize(

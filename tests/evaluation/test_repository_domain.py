@@ -116,6 +116,7 @@ def test_an_episode_fits_a_tiny_policys_context():
     ("options", "message"),
     [
         ({"held_out": ["carts"]}, "Did you mean 'cart'"),
+        ({"held_out": ["cart", "cart"]}, "held_out lists 'cart' twice"),
         ({"held_out": NAMES}, "held_out names all repositories"),
         ({"turns": 0}, "turns must be at least 1"),
         ({"reward": "all"}, "unknown reward 'all'"),

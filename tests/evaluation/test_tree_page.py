@@ -307,6 +307,17 @@ def test_the_legend_has_the_formula_of_the_row(scripted, row, words):
     assert words.replace("'", "&#x27;") in page
 
 
+def test_a_page_of_a_thousand_leaves_is_drawn_whole(scripted):
+    prompt, action = scripted["segments"][0], scripted["segments"][1]
+    segments = [prompt]
+    for _ in range(1000):
+        segments += [action | {"parent": 0}]
+        segments += [action | {"parent": len(segments) + turn - 1} for turn in range(4)]
+    leaves = [scripted["leaves"][0] | {"segment": 5 * n} for n in range(1, 1001)]
+    page = render_trees([scripted | {"segments": segments, "leaves": leaves}], "Trees")
+    assert page.count("data-segment=") == 5001 and "cannot be drawn" not in page
+
+
 def test_a_page_needs_a_record():
     with pytest.raises(ValueError, match="at least one record"):
         render_trees([], "Trees")

@@ -71,3 +71,13 @@ def test_user_errors_end_in_one_line(tmp_path, arguments, message):
     assert done.returncode == 2, done.stdout
     assert message in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(("name", "message"), [("", "is a directory"), ("file/x", "cannot be")])
+def test_an_output_that_cannot_be_written_is_refused_before_the_check(tmp_path, name, message):
+    (tmp_path / "file").write_text("")
+    done = check(tmp_path, "repository", f"--output={tmp_path / name}")
+    assert done.returncode == 2, done.stdout
+    assert f"error: {tmp_path / name} {message}" in done.stderr
+    assert "task/s" not in done.stderr and "Traceback" not in done.stderr  # no progress bar
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.py", "file"]

@@ -72,6 +72,19 @@ def test_builder_keeps_given_episodes_apart_from_its_own():
     np.testing.assert_array_equal(builder.build().episode, [NO_EPISODE, 7, 7, 8, 9])
 
 
+def test_builder_names_the_trunk_of_a_leaf_as_beside_it():
+    builder = ForestBuilder()
+    prompt = builder.add([1])
+    for trunks in ((None, 7, None), (None, None)):
+        first = builder.add([2], prompt, is_action=True)
+        for trunk in trunks:
+            fields = {} if trunk is None else {"trunk": trunk}
+            builder.add([3], first, is_action=True, **fields)
+    forest = builder.build()
+    trunks = forest.trunk[forest.leaves()]
+    assert trunks[:3].tolist() == [7, 7, 7] and trunks[3] == trunks[4] != 7
+
+
 def test_builder_sets_late_rewards():
     builder = ForestBuilder()
     action = builder.add([2], builder.add([1]), is_action=True)
@@ -161,11 +174,13 @@ def test_validate_refuses_contradicting_events():
         builder.build()
 
 
-def test_validate_refuses_an_episode_in_two_groups():
+@pytest.mark.parametrize("name", ["episode", "trunk"])
+def test_validate_refuses_an_episode_or_a_trunk_in_two_groups(name):
+    """Trees of one trunk are compared: two prompts that name the same one must not be."""
     builder = ForestBuilder()
     for group in range(2):
-        builder.add([2], builder.add([1], group=group), is_action=True, episode=5)
-    with pytest.raises(ValueError, match="segment 3 shares its episode with a leaf of another"):
+        builder.add([2], builder.add([1], group=group), is_action=True, **{name: 5})
+    with pytest.raises(ValueError, match=f"segment 3 shares its {name} with a leaf of another"):
         builder.build()
 
 

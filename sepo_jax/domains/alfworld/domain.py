@@ -1,6 +1,7 @@
 """ALFWorld: household tasks in text, in rooms that are made here or in the official games."""
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from sepo_jax.domains.alfworld.data import (
 )
 from sepo_jax.domains.alfworld.games import MOST_OBJECTS, RECEPTACLES, SPLITS, TASK_TYPES
 from sepo_jax.domains.alfworld.players import Searcher, Talk, chance, recited, winning_commands
-from sepo_jax.domains.arguments import check_integer
+from sepo_jax.domains.arguments import check_distinct, check_integer
 from sepo_jax.domains.base import EpisodeFinished, Message
 from sepo_jax.domains.figures import task_figures
 from sepo_jax.domains.parsing import last_line
@@ -125,15 +126,16 @@ class AlfWorld:
         turns = check_integer("max_turns", max_turns, minimum=0)
         self.max_turns = turns or (PAPER_TURNS if self.directory else MADE_TURNS)
         self.success_reward, self.invalid_cost = float(success_reward), float(invalid_cost)
-        if not (self.success_reward > 0 and self.invalid_cost >= 0):
+        if not (0 < self.success_reward < math.inf and 0 <= self.invalid_cost < math.inf):
             raise ValueError(
                 f"success_reward={success_reward!r} must be above 0, and "
-                f"invalid_cost={invalid_cost!r} not below 0"
+                f"invalid_cost={invalid_cost!r} not below 0; both finite"
             )
         self.show_commands = bool(show_commands)
         self.receptacles = _within("receptacles", receptacles, *RECEPTACLES)
         self.objects = _within("objects", objects, 1, MOST_OBJECTS)
         types = tuple(check_option("task type", each, TASK_TYPES) for each in task_types)
+        check_distinct("task_types", types)
         self.task_types = types or TASK_TYPES
         self.evaluated = check_option("evaluated", evaluated, SPLITS)
         self.expert = check_option("expert", expert, EXPERTS)

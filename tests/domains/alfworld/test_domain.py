@@ -324,7 +324,10 @@ def test_baselines_stand_beside_one_another():
         ({"objects": 13}, "objects must be at most 12"),
         ({"max_turns": -1}, "max_turns must be at least 0"),
         ({"success_reward": 0}, "success_reward=0 must be above 0"),
+        ({"success_reward": float("inf")}, "success_reward=inf .* both finite"),
         ({"invalid_cost": -1}, "invalid_cost=-1 not below 0"),
+        ({"invalid_cost": float("inf")}, "invalid_cost=inf .* both finite"),
+        ({"task_types": TASK_TYPES[:1] * 2}, "task_types lists 'pick_and_place_simple' twice"),
         ({"data": "/no/such/place"}, "holds none of train, valid_seen, valid_unseen"),
     ],
 )
