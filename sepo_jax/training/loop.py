@@ -283,24 +283,28 @@ class StageRunner:
             lambda objective: make_update(objective, optimizer),
             as_objective(goal, policy, temperature),
         )
-        checkpoints = None
-        if is_first():
-            place = self.directory.path / "checkpoints" / stage.name
-            checkpoints = Checkpoints(place, settings.checkpoint.keep)
         frozen, trained = split(policy.config, params)
         state = jax.tree.map(jax.numpy.asarray, init_state(trained, optimizer))
-        first, (state, maker.sizes) = newest_on_all(checkpoints, (state, maker.sizes))
-        if first > numbers.steps:
-            raise ValueError(
-                f"stage {stage.name} has been trained for {first} steps; its steps cannot be "
-                f"lowered to {numbers.steps}"
-            )
-        if first < numbers.steps:
-            self._drop_lines_after(stage.name, first)
-        kept = reference_part(policy.config, trained)
-        held = Held(parallel.hold(frozen), parallel.hold(kept) if algorithm.kl_weight else None)
-        trained = self._steps(stage, numbers, maker, update, checkpoints, state, held, first)
+        with self._checkpoints(stage.name) as checkpoints:
+            first, (state, maker.sizes) = newest_on_all(checkpoints, (state, maker.sizes))
+            if first > numbers.steps:
+                raise ValueError(
+                    f"stage {stage.name} has been trained for {first} steps; its steps cannot be "
+                    f"lowered to {numbers.steps}"
+                )
+            if first < numbers.steps:
+                self._drop_lines_after(stage.name, first)
+            kept = reference_part(policy.config, trained)
+            held = Held(parallel.hold(frozen), parallel.hold(kept) if algorithm.kl_weight else None)
+            trained = self._steps(stage, numbers, maker, update, checkpoints, state, held, first)
         return join(frozen, parallel.rest(trained))
+
+    def _checkpoints(self, stage: str) -> contextlib.AbstractContextManager[Checkpoints | None]:
+        """Those of a stage on process 0, None on the others."""
+        if not is_first():
+            return contextlib.nullcontext()
+        place = self.directory.path / "checkpoints" / stage
+        return Checkpoints(place, self.settings.checkpoint.keep)
 
     def _updates(self, stage) -> int:
         """Updates on each batch; examples are learned from once, what was sampled more often."""

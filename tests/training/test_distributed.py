@@ -228,6 +228,7 @@ assert newest_on_all(saved, {"w": np.ones(2)})[0] == 0
 if process == 0:
     saved.save(3, {"w": special})
     saved.save(5, {"w": special + 1})
+    saved.wait()
     shutil.rmtree(f"{out}/checkpoints/5/state")
 step, state = newest_on_all(saved, {"w": special * 0})
 assert step == 3 and state["w"].tobytes() == special.tobytes()
