@@ -2,8 +2,8 @@
 
 Every random choice derives from (seed, step), so a run that is stopped at any point and resumed
 from its last checkpoint is the run it would have been, bit for bit on CPU. That is also why several
-processes can play the same episodes each for itself (`distributed`): state, batches and metrics are
-equal on all, and process 0 alone writes.
+processes can share the episodes of a step out (`distributed`): state, batches and metrics are equal
+on all, and process 0 alone writes.
 """
 
 import contextlib
