@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..sandbox.episodes import EpisodeRequest, EpisodeResult
-from ..sandbox.protocol import TooManyFailures
+from ..sandbox.protocol import SandboxError, TooManyFailures
 
+# Errors that other processes raise as what they are; of another kind they are RuntimeErrors.
+_KINDS = {kind.__name__: kind for kind in (TooManyFailures, SandboxError, ValueError, RuntimeError)}
 # Seconds that pass while all play at the same time; everything else adds up.
 _AT_ONCE = ("seconds", "blocked_seconds")
 
@@ -64,7 +66,8 @@ class Share:
 
         Raises:
           Exception: what `play` raised here.
-          TooManyFailures, RuntimeError: it raised something on another process.
+          SandboxError, ValueError, RuntimeError: it raised that, or something else, on another
+            process.
         """
         own, problem = [requests[place] for place in self.places(requests)], None
         try:
@@ -72,7 +75,10 @@ class Share:
             part = _Part(_blocks(results, own), statistics)
         except Exception as error:
             problem = error
-            part = _Part([], {}, (type(error).__name__, str(error)))
+            kind = next(
+                (k for k, each in _KINDS.items() if isinstance(error, each)), "RuntimeError"
+            )
+            part = _Part([], {}, (kind, f"{type(error).__name__}: {error}"))
         parts = self.gather(part)
         if problem is not None:
             raise problem
@@ -80,8 +86,7 @@ class Share:
         for index, part in enumerate(parts):
             if part.problem is not None:
                 kind, text = part.problem
-                raised = TooManyFailures if kind == TooManyFailures.__name__ else RuntimeError
-                raise raised(f"process {index} stopped playing: {kind}: {text}")
+                raise _KINDS[kind](f"process {index} stopped playing: {text}")
             blocks |= zip(replace(self, index=index).places(requests), part.blocks, strict=True)
         results = [result for place in range(len(requests)) for result in blocks[place]]
         return results, _merged([part.statistics for part in parts])

@@ -99,17 +99,21 @@ def test_what_stops_one_stops_all(agent):
     assert "process 1 stopped playing: TooManyFailures: 1 of 1 episodes failed" in str(found[0])
     assert "no such room" in str(found[0]) and "no such room" in str(found[1])
 
-    def only_the_first(share):
+
+@pytest.mark.parametrize(
+    ("error", "elsewhere"),
+    [(ArithmeticError("nothing follows"), RuntimeError), (UnicodeError("no text"), ValueError)],
+)
+def test_errors_of_one_are_heard_by_all(agent, error, elsewhere):
+    def step(share):
         def follow_ups(result):
             if share.index == 0:
-                raise ArithmeticError("nothing follows")
+                raise error
             return []
 
-        return play(
-            *agent, REQUESTS, Chain, OPTIONS, seed=3, share=share, follow_ups=follow_ups
-        )  # fmt: skip
+        options = {"share": share, "follow_ups": follow_ups}
+        return play(*agent, REQUESTS, Chain, OPTIONS, seed=3, **options)
 
-    first, second = together(2, only_the_first)
-    assert isinstance(first, ArithmeticError)
-    assert isinstance(second, RuntimeError)
-    assert str(second) == "process 0 stopped playing: ArithmeticError: nothing follows"
+    first, second = together(2, step)
+    assert first is error and type(second) is elsewhere
+    assert str(second) == f"process 0 stopped playing: {type(error).__name__}: {error}"

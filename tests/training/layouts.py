@@ -82,8 +82,8 @@ def updated(layout, adapters=False):
     """What an update leaves where it lies.
 
     Returns:
-      The `Parallel`, frozen parameters as they are held, the state before and after as the devices
-      have it (the former on the host), and the metrics as floats.
+      The `Parallel`, frozen parameters as they are held, the state before it as it came back to the
+      host (None with several processes) and after it as the devices have it, and the metrics.
     """
     policy = policy_of(adapters)
     whole = begin_stage(policy.config, policy.init(jax.random.key(0)), jax.random.key(1))
@@ -95,7 +95,9 @@ def updated(layout, adapters=False):
     )
     held, before = parallel.hold(frozen), init_state(trained, OPTIMIZER)
     placed = parallel.place(before)
-    came_back = parallel.fetch(placed)
+    came_back = None
+    if jax.process_count() == 1:  # else each leaf costs a compilation
+        came_back = jax.tree.map(np.array, parallel.fetch(placed))
     placed, metrics = update(placed, held, batch_of(parallel.num_devices))
     return parallel, held, came_back, placed, {n: float(m.value) for n, m in metrics.items()}
 

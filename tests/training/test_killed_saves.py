@@ -52,7 +52,7 @@ def kill_in_a_save(process, directory):
             time.sleep(0.001)
             continue
         process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         if being_written(directory):
             process.send_signal(signal.SIGKILL)
             process.communicate()

@@ -112,11 +112,11 @@ def test_the_optimizer_lies_where_its_parameters_lie(name, adapters):
     alike = lambda tree: jax.tree.structure(tree) == structure  # noqa: E731
     copies = [t for t in jax.tree.leaves(placed.optimizer_state, is_leaf=alike) if alike(t)]
     assert len(copies) == 3  # the gradient, and Adam's two moments
-    split = parallel.mesh.shape["fsdp"] * parallel.mesh.shape["tensor"]
+    fsdp, tensor = parallel.mesh.shape["fsdp"], parallel.mesh.shape["tensor"]
+    shares = {"kernel": fsdp * tensor, "embedding": fsdp * tensor, "lora_a": 2, "lora_b": 2}
     for path, leaf in jax.tree_util.tree_leaves_with_path(placed.params):
-        key = jax.tree_util.keystr(path)
-        if "kernel" in key or "embedding" in key:
-            assert leaf.size == split * leaf.addressable_shards[0].data.size, key
+        share = shares.get(path[-1].key, 1)
+        assert leaf.size == share * leaf.addressable_shards[0].data.size, path
     for copy in copies:
         for leaf, param in zip(jax.tree.leaves(copy), jax.tree.leaves(placed.params), strict=True):
             assert leaf.sharding.is_equivalent_to(param.sharding, leaf.ndim)
