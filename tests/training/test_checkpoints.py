@@ -139,10 +139,15 @@ def test_a_half_written_checkpoint_is_not_taken(tmp_path):
     checkpoints.save(2, make_state(2.0))
     checkpoints.wait()
     # What a process killed in the middle of a save leaves: the temporary name, no marker.
-    (tmp_path / "2").rename(tmp_path / "2.orbax-checkpoint-tmp-0")
-    step, _ = Checkpoints(tmp_path).restore(make_state())
+    (tmp_path / "2").rename(tmp_path / "2.orbax-checkpoint-tmp")
+    again = Checkpoints(tmp_path)
+    step, _ = again.restore(make_state())
     assert step == 1
-    assert (tmp_path / "2.orbax-checkpoint-tmp-0").exists()
+    assert (tmp_path / "2.orbax-checkpoint-tmp").exists()
+    # It makes room when its step is done again.
+    again.save(2, make_state(5.0))
+    assert again.steps() == [1, 2] and not (tmp_path / "2.orbax-checkpoint-tmp").exists()
+    assert again.restore(make_state())[1].params["layer"]["kernel"][0, 0] == 5.0
 
 
 class HeldBack:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-STEPS = 6
+STEPS = 4
 ON_TWO = {"kind": "pmap", "devices": 2, "fsdp": 1, "tensor": 1}
 
 
@@ -93,7 +93,10 @@ def test_killed_in_a_save_on_eight_devices_and_resumed_on_two(small_config, tmp_
     config.write_text(json.dumps(small_config))
     changed = ",".join(f"parallel.{name}" for name in ON_TWO)
     resumed = start(config, tmp_path, 2, "--resume", f"--allow_change={changed}")
-    output, _ = resumed.communicate(timeout=900)
+    try:
+        output, _ = resumed.communicate(timeout=900)
+    finally:
+        resumed.kill()
     assert resumed.returncode == 0, output
 
     lines = (run / "metrics.jsonl").read_text().splitlines()
