@@ -23,6 +23,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from ..forest import bucket
 from ..rollout import Share
 from .roll_call import name_processes, refuse_loopback, roll_call
 from .settings import differences
@@ -155,7 +156,8 @@ def gather_bytes(content: bytes) -> list[bytes]:
         return [content]
     own = np.frombuffer(content, np.uint8)
     lengths = multihost_utils.process_allgather(np.int32(len(own)))
-    padded = np.zeros(max(int(lengths.max()), 1), np.uint8)
+    # A program is compiled for each size, so there are few.
+    padded = np.zeros(bucket(max(int(lengths.max()), 1)), np.uint8)
     padded[: len(own)] = own
     everyone = np.asarray(multihost_utils.process_allgather(padded))
     return [row[:length].tobytes() for row, length in zip(everyone, lengths, strict=True)]

@@ -92,6 +92,8 @@ class Parallel:
                 )
             grid = np.array(self.devices).reshape(wanted // model, settings.fsdp, settings.tensor)
             self.mesh = Mesh(grid, MESH_AXES)
+            everywhere = NamedSharding(self.mesh, PartitionSpec())
+            self._gathered = jax.jit(lambda leaf: leaf, out_shardings=everywhere)
 
     def place(self, state: Any) -> Any:
         """Puts a state held as one copy where the update wants it; the update consumes it there."""
@@ -167,10 +169,9 @@ class Parallel:
             return leaf
         if leaf.is_fully_replicated:
             return leaf.addressable_shards[0].data
-        everywhere = NamedSharding(self.mesh, PartitionSpec())
         if leaf.is_fully_addressable:
             return jax.device_put(leaf, self.devices[0])
-        return jax.jit(lambda x: x, out_shardings=everywhere)(leaf).addressable_shards[0].data
+        return self._gathered(leaf).addressable_shards[0].data
 
     def compile_update(self, make: Callable[[Any], Callable], objective: Any) -> Callable:
         """`update(placed state, held parameters, batch) -> (placed state, metrics)`; the batch is
