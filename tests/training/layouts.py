@@ -130,7 +130,7 @@ def results(layout, adapters=False):
 def main():
     """Saves the results of this process in every layout."""
     coordinator, process, directory = sys.argv[1:]
-    connect(coordinator, 2, int(process), limit=60)
+    connect(coordinator, 2, int(process), limit=300)
     assert (jax.process_count(), len(jax.devices()), len(jax.local_devices())) == (2, 8, 4)
     for name, layout in LAYOUTS.items():
         arrays, metrics = results(layout)
