@@ -2,8 +2,8 @@
 
 Every random choice derives from (seed, step), so a run that is stopped at any point and resumed
 from its last checkpoint is the run it would have been, bit for bit on CPU. That is also why several
-processes can play the same episodes each for itself (`distributed`): state, batches and metrics are
-equal on all, and process 0 alone writes.
+processes can share the episodes of a step out (`distributed`): state, batches and metrics are equal
+on all, and process 0 alone writes.
 """
 
 import contextlib
@@ -296,25 +296,29 @@ class StageRunner:
             lambda objective: make_update(objective, optimizer),
             as_objective(goal, policy, temperature),
         )
-        checkpoints = None
-        if is_first():
-            place = self.directory.path / "checkpoints" / stage.name
-            checkpoints = Checkpoints(place, settings.checkpoint.keep)
         frozen, trained = split(policy.config, params)
         state = jax.tree.map(jax.numpy.asarray, init_state(trained, optimizer))
-        first, (state, maker.sizes) = newest_on_all(checkpoints, (state, maker.sizes))
-        if first > numbers.steps:
-            raise ValueError(
-                f"stage {stage.name} has been trained for {first} steps; its steps cannot be "
-                f"lowered to {numbers.steps}"
-            )
-        if first < numbers.steps:
-            self._drop_lines_after(stage.name, first)
-        kept = reference_part(policy.config, trained)
-        refers = maker.algorithm.kl_weight
-        held = Held(parallel.hold(frozen), parallel.hold(kept) if refers else None)
-        trained = self._steps(stage, numbers, maker, update, checkpoints, state, held, first)
+        with self._checkpoints(stage.name) as checkpoints:
+            first, (state, maker.sizes) = newest_on_all(checkpoints, (state, maker.sizes))
+            if first > numbers.steps:
+                raise ValueError(
+                    f"stage {stage.name} has been trained for {first} steps; its steps cannot be "
+                    f"lowered to {numbers.steps}"
+                )
+            if first < numbers.steps:
+                self._drop_lines_after(stage.name, first)
+            kept = reference_part(policy.config, trained)
+            refers = maker.algorithm.kl_weight
+            held = Held(parallel.hold(frozen), parallel.hold(kept) if refers else None)
+            trained = self._steps(stage, numbers, maker, update, checkpoints, state, held, first)
         return join(frozen, parallel.rest(trained))
+
+    def _checkpoints(self, stage: str) -> contextlib.AbstractContextManager[Checkpoints | None]:
+        """Those of a stage on process 0, None on the others."""
+        if not is_first():
+            return contextlib.nullcontext()
+        place = self.directory.path / "checkpoints" / stage
+        return Checkpoints(place, self.settings.checkpoint.keep)
 
     def _updates(self, stage) -> int:
         """Updates on each batch; examples are learned from once, what was sampled more often."""
