@@ -50,3 +50,10 @@ class GrowingTasks:
 
     def expert_traces(self, num_decisions, seed, *, rationale=False):
         return [(Sized(1).messages(), "yes")] * num_decisions
+
+
+class DrawnTasks(GrowingTasks):
+    """Tasks of one to five words, drawn by the seed."""
+
+    def training_tasks(self, count, seed):
+        return [{"words": 1 + (seed + number) % 5} for number in range(count)]

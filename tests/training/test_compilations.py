@@ -108,8 +108,8 @@ def lines_of(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "timings.jsonl").read_text().splitlines()]
 
 
-def counts_of(lines: list[dict], kind: str) -> Counter:
-    """Programs by function over lines of `timings.jsonl`."""
+def counts_of(lines: list[dict], kind: str | tuple[str, ...]) -> Counter:
+    """Programs of one kind or several by function over lines of `timings.jsonl`."""
     counts = Counter()
     for line in lines:
         counts.update({k.partition("/")[2]: n for k, n in line.items() if k.startswith(kind)})
@@ -137,15 +137,16 @@ def test_a_run_compiles_once_for_each_bucket(small_config, tmp_path, monkeypatch
     jax.clear_caches()
     train(small_config, domain=GrowingTasks(), run_directory=tmp_path / "run", progress=False)
     lines = lines_of(tmp_path / "run")
-    compiled = counts_of(lines, "compiled/")
+    both = ("compiled/", "loaded/")  # one that is compiled twice may come from a cache
+    compiled = counts_of(lines, both)
     assert len(shapes) == 50 and 1 < len(set(shapes)) <= 12
     assert compiled["update"] == len(set(shapes))
-    lengths = len(reaches(128))
-    assert 1 < compiled["decode"] <= lengths
-    assert 1 < compiled["prefill"] <= 2 * lengths
+    # Evaluation may sample in another way; prompts are cut into chunks of two widths.
+    assert 1 <= compiled["decode"] <= 2 * len(reaches(128))
+    assert 1 < compiled["prefill"] <= 2 * len(reaches(128))
     # Where shapes do not come from a ladder, each of the fifty lengths compiles.
     assert max(compiled.values()) <= 16
-    later = counts_of(lines[25:], "compiled/")
+    later = counts_of(lines[25:], both)
     assert later["update"] <= 4 and sum(later.values()) <= 16
 
 

@@ -6,7 +6,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from training.walk_tasks import Walks
+from training.sized_tasks import DrawnTasks
 
 from sepo_jax.algorithms import get_algorithm
 from sepo_jax.objective import make_objective
@@ -67,10 +67,11 @@ def stale_loop(settings, domain):
 @pytest.mark.slow
 def test_overlapping_equals_playing_with_the_weights_before(small_config, tmp_path):
     config = overlapping(small_config)
-    run = train(config, domain=Walks(), run_directory=tmp_path / "ahead", progress=False)
+    run = train(config, domain=DrawnTasks(), run_directory=tmp_path / "ahead", progress=False)
     lines = metrics_of(run.directory)
-    params, losses = stale_loop(read_settings(config), Walks())
+    params, losses = stale_loop(read_settings(config), DrawnTasks())
     assert [line["policy_lag"] for line in lines] == [0, 1, 1, 0, 1]
+    assert min(line["gradient_norm"] for line in lines) > 0
     assert [line["loss"] for line in lines] == pytest.approx(losses, abs=1e-6)
     for found, wanted in zip(jax.tree.leaves(run.params), jax.tree.leaves(params), strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-5)
@@ -86,10 +87,11 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_straight_one(small_config, 
     config = overlapping(small_config)
     config["policy"] |= {"lora_rank": 2, "lora_targets": ("q_proj",)}
     runs = [tmp_path / "straight", tmp_path / "resumed"]
-    train(config, domain=Walks(), run_directory=runs[0], progress=False)
+    train(config, domain=DrawnTasks(), run_directory=runs[0], progress=False)
     shutil.copytree(*runs)
+    assert min(line["gradient_norm"] for line in metrics_of(runs[0])) > 0
     shutil.rmtree(runs[1] / "checkpoints/rl/5")
-    train(config, domain=Walks(), run_directory=runs[1], resume=True, progress=False)
+    train(config, domain=DrawnTasks(), run_directory=runs[1], resume=True, progress=False)
     for name in ("metrics.jsonl", "samples.jsonl", "summary.json", "tasks.json"):
         assert (runs[0] / name).read_bytes() == (runs[1] / name).read_bytes(), name
     saved = [sorted((run / "policy").rglob("*.safetensors")) for run in runs]
@@ -101,5 +103,5 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_the_straight_one(small_config, 
 def test_an_algorithm_that_corrects_nothing_is_refused(small_config, tmp_path):
     config = overlapping(small_config) | {"algorithm": {"name": "reinforce"}}
     with pytest.raises(ValueError, match=r"reinforce.*importance_cap.*rollout\.overlap=False"):
-        train(config, domain=Walks(), run_directory=tmp_path / "run", progress=False)
+        train(config, domain=DrawnTasks(), run_directory=tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
