@@ -33,8 +33,8 @@ from .batches import score_parts
 from .chips import Chip, chip_of
 from .dry_run_report import Report, Row
 from .dry_run_sizes import Sizes, default_sizes
+from .goals import configured_algorithm
 from .hlo import read_work
-from .loop import configured_algorithm
 from .parallel import MESH_AXES, Parallel, state_shardings
 from .settings import PolicySettings, Settings
 from .setup import make_domain, model_config, role_policy

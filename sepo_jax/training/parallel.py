@@ -216,29 +216,29 @@ class Parallel:
             )
         if self.kind == "mesh":
             return self._compile_mesh(make, objective)
-        update = make(objective)
+        of_share = make(objective)
 
         @partial(jax.jit, donate_argnums=0)
-        def alone(state, frozen, batch):
-            return update(state, frozen, jax.tree.map(lambda leaf: leaf[0], batch))
+        def update(state, frozen, batch):
+            return of_share(state, frozen, jax.tree.map(lambda leaf: leaf[0], batch))
 
-        return alone
+        return update
 
     def _compile_mesh(self, make: Callable, objective: Any) -> Callable:
-        update = make(SharedObjective(objective, self.mesh))
+        of_shares = make(SharedObjective(objective, self.mesh))
         rows = NamedSharding(self.mesh, PartitionSpec(None, MESH_AXES))
         everywhere = NamedSharding(self.mesh, PartitionSpec())
 
         @partial(jax.jit, donate_argnums=0)
-        def step(state, frozen, batch):
+        def update(state, frozen, batch):
             shardings = state_shardings(state, self.mesh)
             batch = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), batch)
             batch = jax.lax.with_sharding_constraint(batch, rows)
-            state, metrics = update(state, frozen, batch)
+            state, metrics = of_shares(state, frozen, batch)
             metrics = jax.lax.with_sharding_constraint(metrics, everywhere)
             return jax.lax.with_sharding_constraint(state, shardings), metrics
 
-        return step
+        return update
 
 
 class SharedObjective:

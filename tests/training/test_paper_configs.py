@@ -15,7 +15,7 @@ from sepo_jax.training.chips import CHIPS
 from sepo_jax.training.command_line import load_config, load_module, load_sweep
 from sepo_jax.training.dry_run import dry_run
 from sepo_jax.training.dry_run_sizes import default_sizes
-from sepo_jax.training.loop import configured_algorithm
+from sepo_jax.training.goals import configured_algorithm
 from sepo_jax.training.setup import branching_of, branching_of_step, make_domain
 
 DIRECTORY = Path(__file__).parents[2] / "configs" / "bpo"
