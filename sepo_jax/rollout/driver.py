@@ -298,7 +298,7 @@ def _run_in_jit(policies, arrays, layout, queue, options: EngineOptions, devices
     number = next(_NUMBERS)
     _QUEUES[number] = queue, options.exchange_shape()
     try:
-        program = _program(policies, layout, options, tuple(devices))
+        program = loop_program(policies, layout, options, tuple(devices))
         indices = np.arange(len(devices), dtype=np.int32)
         index = indices if len(devices) > 1 else indices[0]
         jax.block_until_ready(program(arrays, np.int32(number), index))
@@ -307,10 +307,14 @@ def _run_in_jit(policies, arrays, layout, queue, options: EngineOptions, devices
 
 
 @functools.lru_cache(maxsize=8)
-def _program(
+def loop_program(
     policies: tuple[Policy, ...], layout: Any, options: EngineOptions, devices: tuple
 ) -> Callable:
-    """The compiled loop; the queue is looked up by its number, so that programs serve many."""
+    """The compiled loop `program(arrays, number, index)` on each of `devices`.
+
+    Arrays and their layout are those of `weights.distinct`. The queue is looked up by its number,
+    so that programs serve many; the index is the device's, int32 [devices] of several.
+    """
     loop = partial(_loop, policies, layout, options)
     if len(devices) > 1:
         return jax.pmap(loop, in_axes=(None, None, 0), devices=devices)

@@ -12,15 +12,11 @@ import pytest
 
 from sepo_jax.training import chips, read_settings
 from sepo_jax.training.chips import CHIPS, GIB, Chip, describe_topology
-from sepo_jax.training.dry_run import (
-    batch_shapes,
-    compile_row,
-    dry_run,
-    memory_of_error,
-    shape_policy,
-)
-from sepo_jax.training.dry_run_report import Report, Row, least_times, render
+from sepo_jax.training.dry_run import batch_shapes, compile_row, dry_run, memory_of_error
+from sepo_jax.training.dry_run_report import KINDS, Report, Row, least_times
+from sepo_jax.training.dry_run_shapes import shape_policy
 from sepo_jax.training.dry_run_sizes import Sizes, default_sizes
+from sepo_jax.training.dry_run_tables import render
 from sepo_jax.training.hlo import Collective, Work, read_work
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -204,6 +200,40 @@ def test_advice_names_fields_of_the_config_that_help():
     assert report_of(Row("update", 1)).advice() == []
 
 
+def test_kinds_add_up_to_the_total():
+    row = Row(
+        "update", 1, resident=10, arguments=40, outputs=40, aliased=35, temporaries=40, code=5,
+        kinds={"parameters": 30, "optimizer": 20},
+    )  # fmt: skip
+    assert row.by_kind == {
+        "parameters": 30, "optimizer": 20, "cache": 0, "batch": 0, "activations": 40, "other": 10,
+    }  # fmt: skip
+    # Of a refused one all that is not known is the compiler's.
+    refused = dataclasses.replace(row, error="RESOURCE_EXHAUSTED", needed=200)
+    assert refused.by_kind["activations"] == 210 - 50 and refused.by_kind["other"] == 0
+    assert tuple(row.by_kind) == KINDS and sum(row.by_kind.values()) == row.total
+
+
+def test_a_step_takes_each_function_as_often_as_it_runs():
+    def row(name, seconds):
+        return Row(name, 1, work=Work(0.0, 0.0, seconds * CHIP.bandwidth, {}, 0))
+
+    rollout = {"slots": 4, "prefill_rows": 2, "prefill_widths": (8,), "capacity": 16}
+    settings = {"rollout": rollout, "optimizer": {"updates_per_batch": 3}}
+    # 10 tokens in 4 slots are 3 steps; 40 tokens 16 at a time are 3 calls.
+    sizes = dataclasses.replace(TINY, sampled=10, given=40)
+    rows = [row("update", 1.0), row("score", 0.5), row("fuse", 0.25), row("prefill", 2.0)]
+    rows += [row("decode", 4.0), row("decode, sharded", 100.0)]
+    found = report_of(*rows, settings=settings, sizes=sizes)
+    assert found.step_times() == {"generate": 0.25 + 3 * 2 + 3 * 4, "score": 0.5, "update": 3.0}
+    assert "least time of a step: 21.8 s (generate 18.2" in render(found)
+    # Supervised steps play nothing, and what was refused or is not known has no time.
+    assert report_of(*rows, settings=settings).step_times()["generate"] == 0
+    assert report_of(*rows, settings=settings, sizes=sizes, chip=None).step_times() is None
+    rows[0] = Row("update", 1, error="RESOURCE_EXHAUSTED")
+    assert report_of(*rows, settings=settings, sizes=sizes).step_times() is None
+
+
 def test_least_times_divide_work_by_the_peaks():
     collectives = {"all-reduce": Collective(1, 4), "all-gather": Collective(1, 2)}
     times = least_times(Work(10.0, 20.0, 30.0, collectives, 0), CHIP)
@@ -240,13 +270,16 @@ def test_sizes_of_a_config(small_config):
     sizes = default_sizes(settings)
     # Two groups for each opponent, two replies of four tokens in each.
     opponents = sizes.rows // 2
-    assert sizes == Sizes(2 * opponents, 256, 8, 3, 256)
+    assert sizes == Sizes(2 * opponents, 256, 8, 3, 256, sizes.sampled, sizes.given)
+    # Each of four episodes an opponent of four tokens at most, in a slot of 256.
+    assert (sizes.sampled, sizes.given) == (4 * opponents * 4, 4 * opponents * 252)
     assert default_sizes(settings, rows=5, row_length=32, actions=7).rows == 5
     supervised = read_settings({**small_config, "sepo": {"steps": 0}})
     assert default_sizes(supervised).rows == 8
     tasks = {**small_config, "sepo": {"steps": 0}, "rl": {"steps": 1, "tasks_per_step": 5}}
     # Eight episodes of each task, one a row of 256; 128 tokens of replies of four.
-    assert default_sizes(read_settings(tasks)) == Sizes(40, 256, 128, 65, 256)
+    halves = {"sampled": 40 * 128, "given": 40 * 128}
+    assert default_sizes(read_settings(tasks)) == Sizes(40, 256, 128, 65, 256, **halves)
     assert default_sizes(read_settings(tasks), row_length=512).rows == 20
     # A team opens a context for every output: three solvers, verifier, selector, reviser.
     team = read_settings({**tasks, "domain": {"name": "math"}})
