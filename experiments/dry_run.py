@@ -24,7 +24,7 @@ from ml_collections import config_flags
 from sepo_jax.training import read_settings
 from sepo_jax.training.chips import LOCAL, devices_for
 from sepo_jax.training.command_line import run_main
-from sepo_jax.training.dry_run import PARTS, dry_run
+from sepo_jax.training.dry_run import PARTS, TRAINED, dry_run
 from sepo_jax.training.dry_run_results import write_row
 from sepo_jax.training.dry_run_sizes import default_sizes
 from sepo_jax.training.dry_run_tables import render
@@ -38,7 +38,7 @@ GPU = flags.DEFINE_string("gpu", "", "model and number, e.g. h100x8: an estimate
 ROWS = flags.DEFINE_integer("rows", None, "rows of one update over all chips")
 ROW_LENGTH = flags.DEFINE_integer("row_length", None, "tokens of a row, and of a slot")
 ACTIONS = flags.DEFINE_integer("actions", None, "action tokens of a row")
-CHOSEN = flags.DEFINE_list("parts", list(PARTS), "what is compiled of these")
+CHOSEN = flags.DEFINE_list("parts", list(TRAINED), f"what is compiled of {', '.join(PARTS)}")
 WRITE = flags.DEFINE_bool("write", False, "write a row of experiments/results/dry_run.json")
 DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
 

@@ -116,6 +116,8 @@ def describe_topology(name: str) -> list[jax.Device]:
     # Without these libtpu asks a metadata server, which only a TPU host has, what it runs on.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    # Nor does a compiler need a chip to itself: several processes may load it.
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     # A v4 chip is one device only when its two cores are joined.
     options = {"chip_config_name": "megacore"} if match.group(1) == "v4" else {}
     try:

@@ -40,7 +40,9 @@ from .settings import Settings
 from .setup import engine_options
 from .update import as_objective, make_update
 
-PARTS = ("update", "score", "generate")
+# What training runs; "sharded" is generation by parameters left on the mesh, which it does not.
+TRAINED = ("update", "score", "generate")
+PARTS = (*TRAINED, "sharded")
 _PREFILL = jax.jit(engine.prefill, static_argnums=0, donate_argnums=2)
 _DECODE = jax.jit(engine.decode, static_argnums=(0, 3, 4, 5, 6), donate_argnums=2)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -53,7 +55,7 @@ def dry_run(
     *,
     goal: Any = None,
     chip: Chip | None = None,
-    parts: Sequence[str] = PARTS,
+    parts: Sequence[str] = TRAINED,
 ) -> Report:
     """Compiles update, scoring and generation for `devices`; see the module.
 
@@ -81,9 +83,8 @@ def dry_run(
     compiler = _Compiler(placed, sizes)
     rows = [compiler.update()] if "update" in parts else []
     rows += compiler.scoring() if "score" in parts else []
-    if "generate" in parts:
-        rows += compiler.generation(spread=False)
-        rows += compiler.generation(spread=True) if placed.is_split else []
+    rows += compiler.generation(spread=False) if "generate" in parts else []
+    rows += compiler.generation(spread=True) if "sharded" in parts and placed.is_split else []
     return Report(
         rows=tuple(rows),
         chip=chip or chip_of(parallel.devices[0]),
@@ -290,15 +291,19 @@ def compile_row(
     seconds = time.process_time() - before
     memory = compiled.memory_analysis()
     counted = compiled.cost_analysis() or {}
-    # What a program does not read is no argument of it, and stays on the chip all the same.
-    unread = sum(kinds.values()) - resident - memory.argument_size_in_bytes if kinds else 0
+    read = memory.argument_size_in_bytes
+    kinds = dict(kinds or {})
+    # Of a batch a program gets what it reads; all else stays on the chip, read or not.
+    batch = kinds.pop("batch", 0)
+    held = sum(kinds.values()) - resident
+    kinds["batch"] = min(batch, max(read - held, 0))
     row = Row(
         name,
         chips,
-        resident + max(unread, 0),
-        kinds=kinds or {},
+        resident + max(held - read, 0),
+        kinds=kinds,
         seconds=seconds,
-        arguments=memory.argument_size_in_bytes,
+        arguments=read,
         outputs=memory.output_size_in_bytes,
         aliased=memory.alias_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,

@@ -85,7 +85,8 @@ def game_config(
       weights: lambda_e, lambda_c, lambda_x.
       argument: comma-separated options: `policy=fresh|smollm2|<model name, hub id, directory or
         .gguf>`, `credit=`, `algorithm=`, `objective=`, `returns=` as in the settings, `paper` for
-        the authors' numbers (`use_paper_numbers`), `runlocal` for a smoke run.
+        the authors' numbers (`use_paper_numbers`) and of a named model a slice (`use_slice`),
+        `runlocal` for a smoke run.
     """
     options = parse_game_options(argument)
     policy, joint = options["policy"], len(games) > 1

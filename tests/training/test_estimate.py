@@ -5,7 +5,7 @@ import pytest
 
 from sepo_jax.training import read_settings
 from sepo_jax.training.chips import GIB, GPUS, describe_gpus
-from sepo_jax.training.dry_run import PARTS, dry_run
+from sepo_jax.training.dry_run import TRAINED, dry_run
 from sepo_jax.training.dry_run_sizes import Sizes
 from sepo_jax.training.dry_run_tables import render
 from sepo_jax.training.estimate import estimate
@@ -25,7 +25,7 @@ def medium_config(small_config):
     return small_config
 
 
-def both(config, number, parts=PARTS):
+def both(config, number, parts=TRAINED):
     """Rows by name of the estimate and of the compiled functions, on CPU devices."""
     settings = read_settings(config)
     found = estimate(settings, f"h100x{number}", SIZES)
@@ -54,9 +54,11 @@ def test_products_are_those_of_the_compiled_update(medium_config, remat, rank):
 def test_memory_and_collectives_are_laid_out_as_the_run_is(medium_config, kind):
     medium_config["parallel"] = {"kind": kind, "fsdp": 2 if kind == "mesh" else 1}
     found, compiled, whole, other = both(medium_config, 2)
-    assert found.keys() == {name for name in compiled if "sharded" not in name}
+    assert found.keys() == compiled.keys()
     for name, row in found.items():
-        assert row.kinds == compiled[name].kinds, name
+        # A compiled program gets what it reads of a batch.
+        assert {**row.kinds, "batch": 0} == {**compiled[name].kinds, "batch": 0}, name
+    assert found["update"].kinds["batch"] == compiled["update"].kinds["batch"]
     assert whole.state_bytes == other.state_bytes and whole.kind == other.kind == kind
     assert whole.num_parameters == other.num_parameters
     # A prefill call and a token of every slot, forwards alone.
