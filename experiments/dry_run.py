@@ -24,7 +24,8 @@ from ml_collections import config_flags
 from sepo_jax.training import read_settings
 from sepo_jax.training.chips import LOCAL, devices_for
 from sepo_jax.training.command_line import run_main
-from sepo_jax.training.dry_run import PARTS, TRAINED, dry_run
+from sepo_jax.training.dry_run import dry_run
+from sepo_jax.training.dry_run_report import PARTS, TRAINED
 from sepo_jax.training.dry_run_results import write_row
 from sepo_jax.training.dry_run_sizes import default_sizes
 from sepo_jax.training.dry_run_tables import render

@@ -31,7 +31,7 @@ from ..rollout.weights import distinct
 from ..sandbox.exchange import Chunks
 from .batches import score_parts
 from .chips import Chip, chip_of
-from .dry_run_report import Report, Row
+from .dry_run_report import PARTS, TRAINED, Report, Row
 from .dry_run_shapes import Placed, bytes_per_chip, count, run_shapes, with_sharding
 from .dry_run_sizes import Sizes, default_sizes
 from .hlo import read_work
@@ -40,9 +40,6 @@ from .settings import Settings
 from .setup import engine_options
 from .update import as_objective, make_update
 
-# What training runs; "sharded" is generation by parameters left on the mesh, which it does not.
-TRAINED = ("update", "score", "generate")
-PARTS = (*TRAINED, "sharded")
 _PREFILL = jax.jit(engine.prefill, static_argnums=0, donate_argnums=2)
 _DECODE = jax.jit(engine.decode, static_argnums=(0, 3, 4, 5, 6), donate_argnums=2)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -96,6 +93,7 @@ def dry_run(
         num_trained=count(shapes.trained),
         frozen_bytes=bytes_per_chip(shapes.frozen),
         state_bytes=placed.state_bytes,
+        parts=tuple(parts),
     )
 
 

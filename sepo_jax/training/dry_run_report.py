@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from .dry_run_sizes import Sizes
 
 
+# What training runs; "sharded" is generation by parameters left on the mesh, which it does not.
+TRAINED = ("update", "score", "generate")
+PARTS = (*TRAINED, "sharded")
 # Of a chip's memory while a function runs: the policy's parameters (frozen ones, those of the
 # reference, whole copies and decoding forms among them), the optimizer's moments, keys and values
 # of the slots, the batch of the update, what the compiler keeps meanwhile (gradients among it), and
@@ -128,6 +131,7 @@ class Report:
       num_trained: parameters that are trained; None for all.
       frozen_bytes: of the parameters that are not, whole.
       estimated: nothing was compiled; the numbers are `estimate`'s.
+      parts: of `PARTS`, what was looked at.
     """
 
     rows: tuple[Row, ...]
@@ -141,10 +145,23 @@ class Report:
     num_trained: int | None = None
     frozen_bytes: int = 0
     estimated: bool = False
+    parts: tuple[str, ...] = TRAINED
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything that training runs was looked at."""
+        return set(TRAINED) <= set(self.parts)
+
+    @property
+    def whole_bytes(self) -> int:
+        """The parameters as generation holds them on one chip, before their decoding form."""
+        trained = self.num_parameters if self.num_trained is None else self.num_trained
+        return self.frozen_bytes + 4 * trained
 
     @property
     def fits(self) -> bool | None:
-        """Whether everything that the training loop runs fits; None for an unknown device."""
+        """Whether everything that was looked at and that training runs fits; None for an unknown
+        device."""
         if self.chip is None:
             return None
         return all(row.fits(self.chip) for row in self.rows if "sharded" not in row.name)
@@ -153,9 +170,9 @@ class Report:
         """Least seconds of a step by phase: "generate", "score", "update".
 
         The roofline of each function times how often it runs. None for an unknown device, and where
-        the compiler refused a function that runs.
+        the compiler refused a function that runs or was not asked.
         """
-        if self.chip is None:
+        if self.chip is None or not self.is_whole:
             return None
         optimizer = self.settings.optimizer
         updates = optimizer.updates_per_batch if self.sizes.sampled else 1
@@ -229,11 +246,11 @@ class Report:
             )
         if settings.policy.compute_dtype == "float32":
             changes.append("policy.compute_dtype=bfloat16 halves the decoding form")
-        whole = 4 * self.num_parameters
+        whole = self.whole_bytes
         if row.name in ("fuse", "score") or whole > 0.5 * chip.memory:
             changes.append(
-                f"chips with more memory: generation holds the parameters, {whole / GIB:.1f} GiB "
-                "in float32, whole on one chip"
+                f"chips with more memory: generation and scoring hold the parameters, "
+                f"{whole / GIB:.1f} GiB, whole on one chip"
             )
         if row.name in ("prefill", "decode", "loop") and rollout.slots > 1:
             changes.append(f"rollout.slots={max(rollout.slots // 2, 1)} halves the cache")

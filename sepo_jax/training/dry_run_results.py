@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..evaluation.files import locked
-from ..evaluation.results import rows_of, source_commit, write_result
+from ..evaluation.results import format_cell, rows_of, source_commit, write_result
 from .chips import GIB
 from .dry_run_report import Report, Row
 
@@ -37,12 +37,16 @@ def table_row(report: Report, config: str, target: str) -> list[Any]:
         _most(rows, *GENERATION),
         _most(rows, *(f"{name}, sharded" for name in GENERATION)),
         _gib(report.chip.memory) if report.chip else None,
-        report.fits,
+        report.fits if report.is_whole else f"{format_cell(report.fits)}, {_named(report)} alone",
         _rounded(update.work and update.work.flops / 1e12),
         _rounded(update.work and links / 1e9),
         _rounded(times and sum(times.values())),
         None if report.estimated else round(sum(row.seconds for row in report.rows)),
     ]
+
+
+def _named(report: Report) -> str:
+    return " and ".join(report.parts)
 
 
 def _most(rows: dict[str, Row], *names: str) -> Any:

@@ -4,8 +4,8 @@ from .chips import GIB
 from .dry_run_report import KINDS, Report, least_times
 
 ESTIMATE = (
-    "ESTIMATE by arithmetic: nothing was compiled. Parameters, optimizer, cache and products are "
-    "exact; activations, memory traffic and collectives are formulas of `estimate`."
+    "ESTIMATE by arithmetic: nothing was compiled. Parameters, optimizer, cache and batch are the "
+    "shapes of the run; products, activations, traffic and collectives are formulas of `estimate`."
 )
 
 
@@ -36,7 +36,8 @@ def render(report: Report) -> str:
         _step(report),
     ]
     verdict = {True: "fits", False: "does not fit", None: "no memory size known"}[report.fits]
-    lines.append(f"verdict: {verdict}")
+    alone = "" if report.is_whole else f", of {' and '.join(report.parts)} alone"
+    lines.append(f"verdict: {verdict}{alone}")
     lines += [f"  {line}" for line in report.advice()]
     if any("sharded" in row.name for row in report.rows):
         lines.append(

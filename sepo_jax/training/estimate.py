@@ -215,10 +215,14 @@ class _Arithmetic:
         ]
         calls = sum(leaf.shape[0] if leaf.ndim == 3 else 1 for leaf in split)
         gathered = self.width * sum(leaf.size for leaf in split)
-        return {
+        found = {
             "all-gather": Collective(2 * self.parts * calls, 2 * self.parts * gathered),
             "reduce-scatter": Collective(self.parts * len(trained), self.parts * total),
         }
+        if self.parallel.mesh.shape["data"] > 1:
+            share = 4 * count_per_chip(self.placed.state.params, 1)
+            found["all-reduce"] = Collective(len(trained), share)
+        return found
 
     def score(self) -> Row:
         """Forwards over all parts of all devices, one after another, on the first chip."""

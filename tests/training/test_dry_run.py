@@ -13,8 +13,8 @@ import pytest
 from sepo_jax.evaluation.results import load_result
 from sepo_jax.training import chips, read_settings
 from sepo_jax.training.chips import CHIPS, GIB, Chip, describe_topology, devices_for
-from sepo_jax.training.dry_run import PARTS, batch_shapes, compile_row, dry_run, memory_of_error
-from sepo_jax.training.dry_run_report import KINDS, Report, Row, least_times
+from sepo_jax.training.dry_run import batch_shapes, compile_row, dry_run, memory_of_error
+from sepo_jax.training.dry_run_report import KINDS, PARTS, Report, Row, least_times
 from sepo_jax.training.dry_run_results import write_row
 from sepo_jax.training.dry_run_shapes import shape_policy
 from sepo_jax.training.dry_run_sizes import Sizes, default_sizes
@@ -98,6 +98,8 @@ def test_a_step_takes_each_function_as_often_as_it_runs():
     # Supervised steps play nothing, and what was refused or is not known has no time.
     assert report_of(*rows, settings=settings).step_times()["generate"] == 0
     assert report_of(*rows, settings=settings, sizes=sizes, chip=None).step_times() is None
+    part = report_of(rows[0], settings=settings, sizes=sizes, parts=("update",))
+    assert part.step_times() is None and "verdict: fits, of update alone" in render(part)
     rows[0] = Row("update", 1, error="RESOURCE_EXHAUSTED")
     assert report_of(*rows, settings=settings, sizes=sizes).step_times() is None
 
@@ -266,6 +268,8 @@ def test_figures_go_into_a_results_file(tmp_path):
     assert row["generate"] == "> 2.0" and row["fits"] is False and row["score"] is None
     assert (row["update, TFLOP"], row["update, links GB"]) == (2.0, 5.0)
     assert row["compiled in, CPU s"] == 2
+    write_row(dataclasses.replace(report, parts=("update",)), "configs/b.py", "v5e:4x4", path)
+    assert "no, update alone" in load_result(path)["rows"][-1]
     estimated = dataclasses.replace(report, estimated=True)
     write_row(estimated, "configs/a.py", "h100x8", path)
     assert load_result(path)["rows"][0][1] == "h100x8, estimate"

@@ -5,7 +5,8 @@ import pytest
 
 from sepo_jax.training import read_settings
 from sepo_jax.training.chips import GIB, GPUS, describe_gpus
-from sepo_jax.training.dry_run import TRAINED, dry_run
+from sepo_jax.training.dry_run import dry_run
+from sepo_jax.training.dry_run_report import TRAINED
 from sepo_jax.training.dry_run_sizes import Sizes
 from sepo_jax.training.dry_run_tables import render
 from sepo_jax.training.estimate import estimate
