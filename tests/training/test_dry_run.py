@@ -311,7 +311,6 @@ def test_main_tells_what_is_missing():
     [
         (["--gpu=h100x8", "--topology=v5e:2x2"], "give one"),
         (["--write", "--topology=local"], "--write is of a slice or of GPUs"),
-        (["--write", "--gpu=h100x8", "--parts=generate"], "lacks it"),
     ],
 )
 def test_flags_that_do_not_go_together(given, message):
