@@ -176,15 +176,13 @@ class _Compiler:
         compiled = partial(self.compile_row, resident=resident - bytes_per_chip(params))
         fused = jax.eval_shape(fuse, whole)
         row, program = compiled(f"fuse{suffix}", chips, jax.jit(fuse), (params,), kinds=kinds)
-        grown = kinds["parameters"] + row.outputs
-        row = dataclasses.replace(row, kinds=kinds | {"parameters": grown})
         if program is not None:
             fused = jax.tree.map(with_sharding, fused, program.output_shardings)
         else:
             fused = placed.hold(fused) if spread else placed.on_first(fused)
-        rows = [row]
-        state = placed.slots(policy, sizes.capacity)
         kinds = kinds | {"parameters": kinds["parameters"] + bytes_per_chip(fused)}
+        rows = [dataclasses.replace(row, kinds=kinds)]
+        state = placed.slots(policy, sizes.capacity)
         chunks = _chunk_shapes(
             rollout.prefill_rows, min(max(rollout.prefill_widths), sizes.capacity)
         )

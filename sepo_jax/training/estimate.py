@@ -9,7 +9,8 @@ the columns of a row, D the width of all query heads together:
                recomputed once more.
   activations  the input of each layer, or what `policy.remat` keeps of it; the inside of one layer
                twice, its scores in float32 three times; pieces of logits; gradients of a part and
-               their sum; one layer whole where parameters are split.
+               their sum; one layer whole where parameters are split. Forwards alone one matrix's
+               inputs and outputs at a time.
   memory       matrices once for each pass of a part, what goes into and out of them, scores;
                parameters, moments and gradient once more in the optimizer.
   collectives  gradients summed over the devices (pmap); matrices gathered in both passes of every
@@ -99,14 +100,13 @@ def forward_products(
     return _Products(2.0 * tokens * product_parameters(params), mixing, head)
 
 
-def layer_widths(params: Any) -> list[int]:
-    """For each layer, the numbers a token has going into and out of its matrices together."""
+def layer_widths(params: Any) -> list[list[int]]:
+    """For each layer, the numbers a token has going into and out of each of its matrices."""
     widths = []
     for kind in params["layers"].values():
         found = jax.tree_util.tree_leaves_with_path(kind)
         kernels = [leaf for path, leaf in found if re.search("kernel", str(path[-1]))]
-        layers = kernels[0].shape[0]
-        widths += [sum(sum(leaf.shape[1:]) for leaf in kernels)] * layers
+        widths += [[sum(leaf.shape[1:]) for leaf in kernels]] * kernels[0].shape[0]
     return widths
 
 
@@ -123,7 +123,10 @@ class _Arithmetic:
         self.batch = batch_shapes(sizes, (self.parallel.num_devices, self.parts), None)
         self.rows, self.length = self.batch.tokens.shape[-2:]
         self.actions = self.batch.target.shape[-1]
-        self.layers = layer_widths(self.params)
+        widths = layer_widths(self.params)
+        self.layers = [sum(layer) for layer in widths]
+        # Forwards a layer lives on one matrix at a time.
+        self.widest = max(max(layer) for layer in widths)
         self.trains_matrices = self.config.lora is None
 
     def _work(self, flops: float, num_bytes: float, collectives=None) -> Work:
@@ -239,7 +242,7 @@ class _Arithmetic:
             + self._attention_layers() * self._score_bytes() * 4
         )
         kinds = self.placed.kinds_with_copy | {"batch": bytes_per_chip(self.batch)}
-        made = 2 * one * max(self.layers) + 2 * self._score_bytes()
+        made = 2 * one * self.widest + 2 * self._score_bytes()
         made += _LOGIT_COPIES * 4 * self._piece_of_logits()
         return self._on_first("score", kinds, made, sum(found), traffic)
 
@@ -268,7 +271,7 @@ class _Arithmetic:
             head = policy.config.vocab_size * policy.config.hidden_size * self.width
             logits = 4 * tokens * policy.config.vocab_size
             scores = 4 * tokens * policy.config.num_heads * sizes.capacity
-            made = 2 * tokens * max(self.layers) * self.width + 2 * scores
+            made = 2 * tokens * self.widest * self.width + 2 * scores
             made += 2 * logits if decodes else 0
             traffic += head + 2 * logits if decodes else 0
             rows.append(self._on_first(name, kinds, made, sum(found), traffic))
