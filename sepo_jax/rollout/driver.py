@@ -326,7 +326,8 @@ def _loop(policies, layout, options: EngineOptions, arrays, number, device) -> c
     shape = options.exchange_shape()
     reaches = engine.reaches(options.capacity)
     nothing = tuple(no_commands(shape) for _ in policies)
-    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), nothing)
+    # Flat: lowering for several TPUs gives every result of a callback the rank of the first.
+    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct((array.size,), array.dtype), nothing)
 
     def runs(carry):
         _, commands = carry
@@ -348,8 +349,8 @@ def _loop(policies, layout, options: EngineOptions, arrays, number, device) -> c
             )
             after.append(state)
             reports.append(report)
-        commands = io_callback(_exchange, shapes, number, device, tuple(reports))
-        return tuple(after), commands
+        flat = io_callback(_exchange, shapes, number, device, tuple(reports))
+        return tuple(after), jax.tree.map(lambda got, as_: got.reshape(as_.shape), flat, nothing)
 
     states = tuple(
         engine.init_slots(policy, options.slots, options.capacity) for policy in policies
@@ -359,11 +360,13 @@ def _loop(policies, layout, options: EngineOptions, arrays, number, device) -> c
 
 
 def _exchange(number, device, reports: Sequence[Report]) -> tuple[Commands, ...]:
-    """The callback: whatever goes wrong stops the queue and ends the loop by its code."""
+    """The callback, with flat results: whatever goes wrong stops the queue and ends the loop by its
+    code."""
     queue, shape = _QUEUES[int(number)]
     try:
-        return queue.exchange(int(device), jax.tree.map(np.asarray, reports))
+        commands = queue.exchange(int(device), jax.tree.map(np.asarray, reports))
     except BaseException as error:
         queue.stop(error)
         failed = no_commands(shape)._replace(code=np.array(FAILED, np.int32))
-        return (failed,) * len(reports)
+        commands = (failed,) * len(reports)
+    return jax.tree.map(np.ravel, commands)
