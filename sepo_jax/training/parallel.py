@@ -86,9 +86,10 @@ class Parallel:
         if self.kind == "mesh":
             model = settings.fsdp * settings.tensor
             if wanted % model:
+                meant = settings.topology and f"; the config is meant for {settings.topology}"
                 raise ValueError(
                     f"{wanted} devices do not divide into fsdp={settings.fsdp} times "
-                    f"tensor={settings.tensor}"
+                    f"tensor={settings.tensor}{meant}"
                 )
             grid = np.array(self.devices).reshape(wanted // model, settings.fsdp, settings.tensor)
             self.mesh = Mesh(grid, MESH_AXES)

@@ -241,9 +241,14 @@ class SandboxSettings:
 
 @dataclasses.dataclass(frozen=True)
 class ParallelSettings:
-    """How the update is spread: "single", "pmap", "mesh", or "auto" (pmap on several devices)."""
+    """How the update is spread: "single", "pmap", "mesh", or "auto" (pmap on several devices).
+
+    `topology` names the TPU slice that a config is meant for, such as "v5p:2x2x4": what
+    experiments/dry_run.py compiles it for.
+    """
 
     kind: str = "auto"
+    topology: str = ""
     devices: int = 0  # 0 = all devices of all processes
     fsdp: int = 1  # devices on the fsdp axis of a mesh
     tensor: int = 1  # devices on the tensor axis of a mesh

@@ -136,7 +136,9 @@ def test_the_update_compiles_at_its_full_size(path):
     config.parallel.fsdp = 8
     settings = read_settings(config)
     chip, model = CHIPS["TPU v5"], MODELS[settings.policy.source].config
-    report = dry_run(settings, jax.devices(), default_sizes(settings), chip=chip, generation=False)
+    report = dry_run(
+        settings, jax.devices(), default_sizes(settings), chip=chip, parts=["update", "score"]
+    )
     rows = {row.name: row for row in report.rows}
     assert list(rows) == ["update", "score"] and not any(row.error for row in report.rows)
     assert report.num_parameters == report.num_trained == PARAMETERS[settings.policy.source]
