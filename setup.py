@@ -14,7 +14,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["sepo_jax", "sepo_jax.*"]),
     package_data={
-        "sepo_jax.domains": ["repositories/*.txt"],
+        "sepo_jax.domains.repository": ["repositories/*.txt"],
         "sepo_jax.evaluation": ["tree_page.css", "tree_page.js"],
     },
     install_requires=[

@@ -7,7 +7,7 @@ from typing import Any
 
 from sepo_jax.domains.corridor import Corridor
 from sepo_jax.domains.webshop import WebShop
-from sepo_jax.domains.webshop_pages import BUY
+from sepo_jax.domains.webshop.pages import BUY
 from sepo_jax.policy import Policy
 from sepo_jax.rollout import EngineOptions
 from sepo_jax.training.settings import read_settings

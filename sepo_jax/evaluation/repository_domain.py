@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..domains.base import Message, check_integer, stream
-from ..domains.repository import RepairRules, oracle_conversation, oracle_replies
-from ..domains.repository_bundle import NAMES, repository, variants
-from ..domains.swe_bench import patch_conversation, patch_replies, read_instances, split
+from ..domains.repository.bundle import NAMES, repository, variants
+from ..domains.repository.swe_bench import patch_conversation, patch_replies, read_instances, split
+from ..domains.repository.tasks import RepairRules, oracle_conversation, oracle_replies
 from ..names import check_option
 from ..sandbox.container_repository import container_environments
 from ..sandbox.protocol import EnvironmentFactory
@@ -39,7 +39,7 @@ class RepositoryRepair:
     Args:
       turns: actions of an episode.
       output_limit: characters of a command's output that are shown.
-      reward: of `domains.repository.REWARDS`.
+      reward: of `domains.repository.tasks.REWARDS`.
       held_out: bundled repositories that are not trained on.
       instances: a JSONL file of SWE-bench instances; "" for the bundled repositories.
       quarantined: a file of tasks that are left out, as `experiments/check_tasks.py` writes it; ""

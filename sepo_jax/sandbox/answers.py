@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from sepo_jax.domains.math_answers import MAX_ANSWER, normal_form, plain_equal
+from sepo_jax.domains.math.answers import MAX_ANSWER, normal_form, plain_equal
 from sepo_jax.sandbox.isolation import Limits
 from sepo_jax.sandbox.peers import Peer, warn_left_open
 from sepo_jax.sandbox.protocol import BadAnswer, SandboxError

@@ -18,9 +18,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sepo_jax.domains.repository import RepairRules
-from sepo_jax.domains.repository_actions import EditRefused
-from sepo_jax.domains.swe_bench import (
+from sepo_jax.domains.repository.actions import EditRefused
+from sepo_jax.domains.repository.swe_bench import (
     REPORTER,
     REPORTER_NAME,
     REPORTER_PLACE,
@@ -30,6 +29,7 @@ from sepo_jax.domains.swe_bench import (
     read_outcomes,
     scoring_command,
 )
+from sepo_jax.domains.repository.tasks import RepairRules
 from sepo_jax.names import check_option
 from sepo_jax.sandbox.base import BaseEnvironment
 from sepo_jax.sandbox.command_process import KEPT, LEFT_OUT, MOST
@@ -54,7 +54,7 @@ class ContainerRepository(Repairing, BaseEnvironment):
 
     Args:
       scratch: as in `BaseEnvironment`; not used.
-      instances: the JSONL file, see `domains.swe_bench.read_instances`.
+      instances: the JSONL file, see `domains.repository.swe_bench.read_instances`.
       rules: of the episodes.
       seconds: time of a command.
       test_seconds: time of a run of the tests.

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sepo_jax.domains.repository import (
+from sepo_jax.domains.repository.actions import Edit, EditRefused, Run, apply_edit, parse_action
+from sepo_jax.domains.repository.tasks import (
     NO_ACTION,
     RepairRules,
     edit_observation,
@@ -12,7 +13,6 @@ from sepo_jax.domains.repository import (
     run_observation,
     with_count,
 )
-from sepo_jax.domains.repository_actions import Edit, EditRefused, Run, apply_edit, parse_action
 from sepo_jax.sandbox.base import ask, finish
 from sepo_jax.sandbox.commands import Finished
 from sepo_jax.sandbox.protocol import Turn

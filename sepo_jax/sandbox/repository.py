@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sepo_jax.domains.base import derive_seed
-from sepo_jax.domains.repository import RepairRules, RepositoryTask, read_task
-from sepo_jax.domains.repository_actions import EditRefused
-from sepo_jax.domains.repository_bundle import bundled_task, repository
+from sepo_jax.domains.repository.actions import EditRefused
+from sepo_jax.domains.repository.bundle import bundled_task, repository
+from sepo_jax.domains.repository.tasks import RepairRules, RepositoryTask, read_task
 from sepo_jax.names import check_option
 from sepo_jax.sandbox.archive import Entry, archive_content, pack_directory, read_archive
 from sepo_jax.sandbox.commands import COMMAND_LIMITS, CommandRunner, Finished
@@ -32,10 +32,10 @@ class RepositoryEnvironment(Repairing, Workspace):
     """Plays repository repair in its directory.
 
     A task is {"repository": a bundled one, "variant": its number}, where without a number the seed
-    draws one, or a task of your own as `domains.repository.read_task` reads it. Nothing outlasts a
-    command but files, so the directory is the whole state. Commands see fixed dates and hash
-    seeds, and in their output the directory's path is cut off: equal states show equal text as
-    long as programs print no times and draw no random numbers.
+    draws one, or a task of your own as `domains.repository.tasks.read_task` reads it. Nothing
+    outlasts a command but files, so the directory is the whole state. Commands see fixed dates and
+    hash seeds, and in their output the directory's path is cut off: equal states show equal text
+    as long as programs print no times and draw no random numbers.
 
     Args:
       scratch: as in `Workspace`.

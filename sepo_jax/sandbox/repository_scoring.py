@@ -9,7 +9,7 @@ with its tests: printing verdicts or exiting early passes no test, but code that
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from sepo_jax.domains.repository import RepositoryTask
+from sepo_jax.domains.repository.tasks import RepositoryTask
 from sepo_jax.sandbox.archive import Entry, unpack_directory
 from sepo_jax.sandbox.commands import CommandRunner
 from sepo_jax.sandbox.scratch import empty_directory

@@ -12,7 +12,14 @@ from ml_collections import config_dict
 from ..algorithms import ALGORITHMS, OPTIONS
 from ..names import check_option
 from ..rollout.selectors import SELECTORS
-from .game_configs import new_config, parse_options, use_adapters, use_small_policy, variant
+from .game_configs import (
+    new_config,
+    parse_options,
+    sweep_over,
+    use_adapters,
+    use_small_policy,
+    variant,
+)
 
 COMPARED = {"algorithm=bpo": "BPO", "algorithm=grpo": "GRPO", "algorithm=rloo": "RLOO"}
 # Algorithms that compare within trees; the others play as many independent episodes.
@@ -171,13 +178,7 @@ def branching_table(
 
 def sweep_of(seeds: int) -> Callable[[Callable[..., None]], None]:
     """A config's `sweep`: every algorithm compared with the first `seeds` seeds."""
-
-    def sweep(add: Callable[..., None]) -> None:
-        for seed in range(seeds):
-            for argument in COMPARED:
-                add(argument=argument, seed=seed)
-
-    return sweep
+    return sweep_over(COMPARED, seeds)
 
 
 def plots() -> list[str]:

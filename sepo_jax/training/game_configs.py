@@ -4,7 +4,7 @@ A config file names its games and numbers; see `configs/sepo/ipd.py`.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +248,17 @@ def add_seeds(add: Callable[..., None]) -> None:
     """Adds a run for each of three seeds."""
     for seed in SEEDS:
         add(seed=seed)
+
+
+def sweep_over(arguments: Iterable[str], seeds: int) -> Callable[[Callable[..., None]], None]:
+    """A config's `sweep`: every argument with the first `seeds` seeds."""
+
+    def sweep(add: Callable[..., None]) -> None:
+        for seed in range(seeds):
+            for argument in arguments:
+                add(argument=argument, seed=seed)
+
+    return sweep
 
 
 def plots() -> list[str]:

@@ -18,7 +18,8 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from ..domains import math_flows, search_team
+from ..domains.math import flows
+from ..domains.search import team
 from ..names import check_option
 from .command_line import parse_argument
 from .paper_configs import large_config
@@ -32,7 +33,7 @@ from .team_configs import (
     use_choices,
 )
 
-WORKFLOWS = {"math": math_flows.WORKFLOWS, "search": search_team.WORKFLOWS}
+WORKFLOWS = {"math": flows.WORKFLOWS, "search": team.WORKFLOWS}
 USUAL_WORKFLOW = {"math": "fixed", "search": "routed"}
 ADAPTERS = ("per_role", "shared", "none")
 RANK = 32

@@ -9,10 +9,17 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from ..domains.search_world import LEAST_PEOPLE
+from ..domains.search.world import LEAST_PEOPLE
 from ..losses import SET_SCALES
 from ..names import check_option
-from .game_configs import new_config, parse_options, use_adapters, use_small_policy, variant
+from .game_configs import (
+    new_config,
+    parse_options,
+    sweep_over,
+    use_adapters,
+    use_small_policy,
+    variant,
+)
 
 ALGORITHMS = ("srpo", "dr_mas", "at_grpo", "grpo")
 COMPARED = {"": "SRPO", "algorithm=dr_mas": "Dr. MAS"}
@@ -225,13 +232,7 @@ def team_table(config: config_dict.ConfigDict) -> dict[str, Any]:
 
 def sweep_of(seeds: int) -> Callable[[Callable[..., None]], None]:
     """A config's `sweep`: both algorithms compared with the first `seeds` seeds."""
-
-    def sweep(add: Callable[..., None]) -> None:
-        for seed in range(seeds):
-            for argument in COMPARED:
-                add(argument=argument, seed=seed)
-
-    return sweep
+    return sweep_over(COMPARED, seeds)
 
 
 def plots() -> list[str]:

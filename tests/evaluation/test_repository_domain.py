@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sepo_jax.domains.repository import oracle_conversation
-from sepo_jax.domains.repository_actions import parse_action
-from sepo_jax.domains.repository_bundle import NAMES, variants
+from sepo_jax.domains.repository.actions import parse_action
+from sepo_jax.domains.repository.bundle import NAMES, variants
+from sepo_jax.domains.repository.tasks import oracle_conversation
 from sepo_jax.evaluation.repository_domain import HELD_OUT, RepositoryRepair
 from sepo_jax.policy import train_tokenizer
 from sepo_jax.sandbox.container_repository import ContainerRepository

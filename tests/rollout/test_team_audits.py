@@ -8,7 +8,7 @@ import pytest
 from team_workflows import compared_walks
 
 from sepo_jax.domains.math import MathTeam
-from sepo_jax.domains.math_experts import Experts
+from sepo_jax.domains.math.experts import Experts
 from sepo_jax.domains.search import SearchTeam
 from sepo_jax.domains.teams import seats
 from sepo_jax.forest import NO_EVENT, check_events_whole, pack, pack_sharing_prefixes

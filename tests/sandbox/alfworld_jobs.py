@@ -6,7 +6,7 @@ from pathlib import Path
 from sandbox.elsewhere import become_nobody
 
 from sepo_jax.domains.alfworld import AlfWorld
-from sepo_jax.domains.alfworld_games import TASK_TYPES
+from sepo_jax.domains.alfworld.games import TASK_TYPES
 from sepo_jax.sandbox.environments import domain_environments
 from sepo_jax.sandbox.protocol import SnapshotRefused
 

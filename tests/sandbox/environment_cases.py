@@ -23,7 +23,7 @@ from sepo_jax.domains import (
     TablePolicy,
 )
 from sepo_jax.domains.alfworld import AlfWorld
-from sepo_jax.domains.alfworld_games import TASK_TYPES
+from sepo_jax.domains.alfworld.games import TASK_TYPES
 from sepo_jax.domains.corridor import Corridor
 from sepo_jax.domains.joint import JointDomain
 from sepo_jax.domains.kuhn_players import opponent_tables

@@ -3,7 +3,7 @@
 import functools
 from pathlib import Path
 
-from sepo_jax.domains.repository import RepairRules
+from sepo_jax.domains.repository.tasks import RepairRules
 from sepo_jax.evaluation.repository_domain import RepositoryRepair
 from sepo_jax.sandbox.repository import RepositoryEnvironment, task_of
 

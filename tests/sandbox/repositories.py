@@ -2,8 +2,8 @@
 
 import random
 
-from sepo_jax.domains.repository import RepairRules, oracle_replies
-from sepo_jax.domains.repository_bundle import bundled_task
+from sepo_jax.domains.repository.bundle import bundled_task
+from sepo_jax.domains.repository.tasks import RepairRules, oracle_replies
 from sepo_jax.sandbox.protocol import Prompt
 from sepo_jax.sandbox.repository import repository_environments, task_of
 

@@ -14,8 +14,8 @@ from sandbox.elsewhere import result, scratch_directory, start
 from sandbox.pools import Client
 
 from sepo_jax.domains.alfworld import AlfWorld
-from sepo_jax.domains.alfworld_export import write_games
-from sepo_jax.domains.alfworld_games import TASK_TYPES
+from sepo_jax.domains.alfworld.export import write_games
+from sepo_jax.domains.alfworld.games import TASK_TYPES
 from sepo_jax.sandbox.environments import domain_environments
 from sepo_jax.sandbox.isolation import Limits
 from sepo_jax.sandbox.process_pool import ProcessPool

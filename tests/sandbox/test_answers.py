@@ -16,8 +16,8 @@ from fractions import Fraction
 import pytest
 from sandbox.pools import Client, is_running, processes_of_workers, wait_for
 
-from sepo_jax.domains.math import CheckFailed, MathTeam
-from sepo_jax.domains.math_answers import plain_equal
+from sepo_jax.domains.math.answers import plain_equal
+from sepo_jax.domains.math.domain import CheckFailed, MathTeam
 from sepo_jax.sandbox import answer_process, answers
 from sepo_jax.sandbox.answers import ANSWER_LIMITS, LOST, TIME, AnswerChecker, check_answer
 from sepo_jax.sandbox.environments import domain_environments

@@ -9,7 +9,7 @@ import sys
 import pytest
 from sandbox import fake_docker
 
-from sepo_jax.domains.swe_bench import patch_replies, read_instances
+from sepo_jax.domains.repository.swe_bench import patch_replies, read_instances
 from sepo_jax.sandbox.container_repository import ContainerRepository, container_environments
 from sepo_jax.sandbox.containers import Engine
 from sepo_jax.sandbox.protocol import SandboxError, SnapshotRefused

@@ -8,10 +8,10 @@ from extras import installed, needs
 
 from sepo_jax.domains.matrix_game import reply
 from sepo_jax.domains.matrix_rules import game_of_task
-from sepo_jax.domains.repository import oracle_replies
-from sepo_jax.domains.repository_bundle import NAMES
+from sepo_jax.domains.repository.bundle import NAMES
+from sepo_jax.domains.repository.tasks import oracle_replies
 from sepo_jax.domains.tasks import is_task_domain
-from sepo_jax.domains.webshop_players import oracle as shopper
+from sepo_jax.domains.webshop.players import oracle as shopper
 from sepo_jax.games.solve import solve_zero_sum
 from sepo_jax.sandbox.environments import domain_environments
 from sepo_jax.sandbox.repository import task_of

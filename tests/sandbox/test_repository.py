@@ -18,9 +18,9 @@ from sandbox.pools import (
 )
 from sandbox.repositories import OWN, RULES, environments, oracle, play
 
-from sepo_jax.domains.repository import RepairRules, edit_reply, oracle_conversation
-from sepo_jax.domains.repository_actions import EditRefused
-from sepo_jax.domains.repository_bundle import NAMES, PLACE, variants
+from sepo_jax.domains.repository.actions import EditRefused
+from sepo_jax.domains.repository.bundle import NAMES, PLACE, variants
+from sepo_jax.domains.repository.tasks import RepairRules, edit_reply, oracle_conversation
 from sepo_jax.sandbox.archive import Entry, pack_directory, read_archive
 from sepo_jax.sandbox.isolation import Limits
 from sepo_jax.sandbox.process_pool import ProcessPool

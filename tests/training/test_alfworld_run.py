@@ -5,8 +5,8 @@ import json
 import alfworld_extra  # noqa: F401
 import pytest
 
-from sepo_jax.domains.alfworld import PLAYERS
-from sepo_jax.domains.alfworld_games import TASK_TYPES
+from sepo_jax.domains.alfworld.domain import PLAYERS
+from sepo_jax.domains.alfworld.games import TASK_TYPES
 from sepo_jax.training import read_settings, to_dict, train
 
 
