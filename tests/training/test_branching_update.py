@@ -111,6 +111,11 @@ def grown():
 
 
 @pytest.fixture(scope="module")
+def as_made():
+    return played_by(*make_policy(SETTINGS, DOMAIN))
+
+
+@pytest.fixture(scope="module")
 def recurrent():
     policy, _ = make_policy(SETTINGS, DOMAIN)
     policy = Policy(dataclasses.replace(policy.config, **RECURRENT), policy.tokenizer)
@@ -252,10 +257,11 @@ def test_forks_are_trained_on_as_they_were_sampled(of, request):
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo"])
-def test_comparing_episodes_on_their_separate_paths_gives_the_gradient_of_the_tree(grown, name):
+def test_comparing_episodes_on_their_separate_paths_gives_the_gradient_of_the_tree(as_made, name):
     # At the policy that sampled, where the mean advantage of a shared token is as good as each.
-    # Ratios are 1 to what float32 leaves: behaviour is scored as the update scores it.
-    played, row = grown._replace(params=grown.played), ROWS[name]
+    # Ratios are 1 to what float32 leaves, which grows with the weights: behaviour is scored as the
+    # update scores it.
+    played, row = as_made._replace(params=as_made.played), ROWS[name]
     result, (batch, _) = updater(row, played), separate(row, played)
     alone = paths(played.forest)
     batch = fill(batch, **assign_credit(row, alone).arrays())
