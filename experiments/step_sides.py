@@ -1,15 +1,21 @@
 """The processes that `benchmark_step.py` compares: starting them, taking turns, figures of each."""
 
+import contextlib
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from step_peers import PEERS
+from tqdm import tqdm
 
 from sepo_jax.evaluation.results import source_commit, write_result
 
@@ -26,33 +32,19 @@ FIXED = {
     "lora_targets": ["q_proj", "k_proj", "v_proj", "o_proj"],
 }
 
-PEER_HINT = """--peer=trl runs TRL with a Python of its own, since it brings other versions of \
-what this package uses. {problem} Make one and name it:
-  python -m venv trl_environment
-  trl_environment/bin/pip install torch --index-url https://download.pytorch.org/whl/cpu
-  trl_environment/bin/pip install trl peft
-  python experiments/benchmark_step.py --peer=trl --peer_python=trl_environment/bin/python"""
 
-
-def check_peer(python: str) -> str:
-    """The peer's Python, which must import trl and peft.
+def read_lengths(text: str) -> tuple[int, int]:
+    """Tokens of a prompt and of a reply, of a text such as "60+32".
 
     Raises:
-      FileNotFoundError: there is none, or it lacks them; says how to make one.
+      ValueError: another text.
     """
-    if not python:
-        raise FileNotFoundError(PEER_HINT.format(problem="--peer_python names none."))
-    try:
-        command = [python, "-c", "import trl, peft, torch"]
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        problem = f"{python!r} cannot be run ({error.strerror})."
-        raise FileNotFoundError(PEER_HINT.format(problem=problem)) from error
-    if found.returncode:
-        last = found.stderr.strip().splitlines()[-1:] or ["no message"]
-        problem = f"{python!r} does not import trl, peft and torch ({last[0]})."
-        raise FileNotFoundError(PEER_HINT.format(problem=problem))
-    return python
+    found = re.fullmatch(r"([1-9]\d*)\+([1-9]\d*)", text)
+    if found is None:
+        raise ValueError(
+            f"--tokens={text} must be the tokens of a prompt and of a reply, such as 60+32"
+        )
+    return int(found[1]), int(found[2])
 
 
 def make_prompts(tokenizer: Any, count: int, length: int, seed: int) -> tuple[list, list]:
@@ -78,8 +70,12 @@ def make_prompts(tokenizer: Any, count: int, length: int, seed: int) -> tuple[li
 class Side:
     """One process that takes steps when told to; use as a context."""
 
-    def __init__(self, name: str, python: str, script: str):
+    def __init__(
+        self, name: str, python: str, script: str, environment: Mapping[str, str] | None = None
+    ):
+        """A process named `name`, with these variables beside those of this one."""
         self.name, self._command = name, [python, str(HERE / script)]
+        self._environment = {**os.environ, **(environment or {})}
 
     def __enter__(self) -> "Side":
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")
@@ -90,6 +86,7 @@ class Side:
             stderr=self._errors,
             text=True,
             cwd=HERE.parent,
+            env=self._environment,
         )
         return self
 
@@ -151,27 +148,47 @@ def take_turns(sides: Sequence[Side], work: Mapping, steps: int, progress) -> tu
 
 
 def table_rows(title: str, figures: Mapping[str, Mapping[str, float]]) -> list[list]:
-    """A row a side, and the ratios of the second to the first where there are two."""
+    """A row a side, and how much better the first is than each other one."""
     names = (*PHASES, "step", "rate", "peak")
     rows = [
         [title, side, *(found[name] / (1e9 if name == "peak" else 1) for name in names)]
         for side, found in figures.items()
     ]
-    if len(figures) == 2:
-        own, peer = figures.values()
+    (_, own), *peers = figures.items()
+    for side, peer in peers:
         times = [own[n] / peer[n] if n == "rate" else peer[n] / own[n] for n in names]
-        rows.append([title, "times better", *times])
+        rows.append([title, f"times better than {side}", *times])
     return rows
 
 
-def chosen_sides(peer_python: str) -> list[Side]:
-    """This package, and TRL where its Python is given."""
-    sides = [Side("sepo_jax", sys.executable, "step_ours.py")]
-    return sides + ([Side("TRL", peer_python, "step_trl.py")] if peer_python else [])
+def compare(
+    work: Mapping[str, Any], pythons: Mapping[str, str], steps: int
+) -> tuple[list[list], dict[str, str]]:
+    """Steps of this package and of the peers of which a Python is given.
+
+    Returns:
+      Rows of the table, and the versions of all that ran.
+    """
+    rank, lengths = work["lora_rank"], map(len, work["prompt_ids"])
+    title = (
+        f"prompts of {max(lengths)}, replies of {work['completion_tokens']}, "
+        f"{f'adapters of rank {rank}' if rank else 'all parameters'}, {work['precision']}"
+    )
+    chosen = [Side("sepo_jax", sys.executable, "step_ours.py")]
+    chosen += [
+        Side(PEERS[name].title, python, PEERS[name].script) for name, python in pythons.items()
+    ]
+    with contextlib.ExitStack() as stack:
+        sides = [stack.enter_context(side) for side in chosen]
+        figures, ready = take_turns(sides, work, steps, partial(tqdm, desc=title))
+    for name, found in figures.items():
+        print(f"{name}: {ready[name]['trained']:,} trained; {found['entropy']:.3f} nats a token")
+    versions = {k: v for side in ready.values() for k, v in side["versions"].items()}
+    return table_rows(title, figures), versions
 
 
 NOTES = (
-    "A step samples 16 completions of 32 tokens for two prompts, scores them under the reference "
+    "A step samples {group} replies to each of {prompts} prompts, scores them under the reference "
     "policy and takes one AdamW step on the GRPO loss with a KL term of weight 0.04. Temperature "
     "1, whole softmax, no end token, one update a batch; no activations are recomputed. bfloat16 "
     "is that of the products, over float32 parameters. Medians of {steps} steps, sides in turn on "
@@ -179,9 +196,9 @@ NOTES = (
 )
 
 
-def write_table(rows: list, versions: dict, peer: str, seed: int, steps: int) -> Path:
-    """Writes the table where README's renderer looks for it."""
-    options = "" if peer == "none" else f"--peer={peer} --peer_python=... "
+def write_table(rows: list, versions: dict, peers: Sequence[str], seed: int, **sizes: int) -> Path:
+    """Writes the table where README's renderer looks for it; sizes are those of `NOTES`."""
+    options = "".join(f"--peer={name} --peer_python=... " for name in peers)
     result = {
         "title": "One GRPO step of SmolLM2-135M",
         "command": f"python experiments/benchmark_step.py {options}--seed={seed} --write",
@@ -190,6 +207,6 @@ def write_table(rows: list, versions: dict, peer: str, seed: int, steps: int) ->
         "versions": versions | {"hardware": f"{os.cpu_count()} CPU cores"},
         "columns": COLUMNS,
         "rows": rows,
-        "notes": NOTES.format(steps=steps),
+        "notes": NOTES.format(**sizes),
     }
     return write_result(RESULT, result)

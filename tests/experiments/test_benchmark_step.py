@@ -1,6 +1,7 @@
 """The benchmark of a step runs with a tiny model; speed is the machine's and is not tested."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,13 +79,14 @@ def test_own_steps_train_what_they_say_and_keep_the_reference(ours, sides, model
 def test_own_side_alone_prints_every_phase_and_writes_nothing(model):
     before = RESULT.read_bytes() if RESULT.exists() else None
     done = run(
-        f"--model={model}", "--steps=1", "--prompt_tokens=12", "--group=2", "--completion_tokens=3"
+        f"--model={model}", "--steps=1", "--tokens=12+3", "--tokens=9+5", "--group=2"
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    heading, row = done.stdout.strip().splitlines()[-2:]
+    heading, row, other = done.stdout.strip().splitlines()[-3:]
     for column in ("generate s", "score s", "update s", "tokens/s", "peak GB"):
         assert column in heading
-    assert row.startswith("prompts of 1") and "sepo_jax" in row
+    assert re.match(r"prompts of 1\d, replies of 3, all parameters, float32  sepo_jax", row)
+    assert re.match(r"prompts of \d, replies of 5, all parameters, float32  sepo_jax", other)
     assert (RESULT.read_bytes() if RESULT.exists() else None) == before
 
 
@@ -94,12 +96,61 @@ def test_missing_model_says_how_to_get_one(tmp_path):
     assert str(tmp_path) in done.stderr and "get_smollm2.py" in done.stderr
 
 
-@pytest.mark.parametrize("python", ["", "/nonexistent/python", sys.executable])
-def test_missing_peer_says_how_to_make_one(model, python):
-    done = run(f"--model={model}", "--peer=trl", f"--peer_python={python}")
+@pytest.mark.parametrize(("peer", "package"), [("trl", "trl peft"), ("tunix", "google-tunix")])
+def test_missing_peer_says_how_to_make_one(model, peer, package):
+    done = run(f"--model={model}", f"--peer={peer}", "--peer_python=/nonexistent/python")
     assert done.returncode == 2
-    assert "pip install trl" in done.stderr and "-m venv" in done.stderr
-    assert python in done.stderr
+    assert "'/nonexistent/python' cannot be run" in done.stderr
+    assert f"pip install {package}" in done.stderr and f"-m venv {peer}_environment" in done.stderr
+    assert done.stderr.splitlines()[-1].strip() == (
+        f"python experiments/benchmark_step.py --peer={peer} "
+        f"--peer_python={peer}_environment/bin/python"
+    )
+
+
+@pytest.mark.parametrize(
+    ("python", "problem"), [("", "names none"), (sys.executable, "does not import")]
+)
+def test_a_python_without_the_peer_is_refused(python, problem):
+    peers = script_module("step_peers")
+    for name in peers.PEERS:
+        with pytest.raises(FileNotFoundError, match=f"(?s)--peer={name} .*{problem}"):
+            peers.check_peer(name, python)
+
+
+@pytest.fixture(scope="module")
+def anything(tmp_path_factory):
+    """A program that takes any arguments and ends well, as a Python that imports all would."""
+    path = tmp_path_factory.mktemp("bin") / "python"
+    path.write_text("#!/bin/sh\nexit 0\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_each_peer_has_its_python(anything):
+    peers = script_module("step_peers")
+    found = peers.check_peers(["trl", "tunix"], [anything, anything], ["float32"], [0])
+    assert found == {"trl": anything, "tunix": anything}
+    assert peers.check_peers([], [], ["bfloat16"], [4]) == {}
+    with pytest.raises(FileNotFoundError, match="--peer=tunix .* names none"):
+        peers.check_peers(["trl", "tunix"], [anything], ["float32"], [0])
+    with pytest.raises(ValueError, match="2 of --peer_python for 1 of --peer"):
+        peers.check_peers(["trl"], [anything, anything], ["float32"], [0])
+
+
+@pytest.mark.parametrize(("precisions", "ranks"), [(["bfloat16"], [0]), (["float32"], [0, 4])])
+def test_work_that_a_peer_does_not_do_is_refused(anything, precisions, ranks):
+    peers = script_module("step_peers")
+    assert peers.check_peers(["trl"], [anything], precisions, ranks) == {"trl": anything}
+    with pytest.raises(ValueError, match="leave out --lora_rank and --precision"):
+        peers.check_peers(["tunix"], [anything], precisions, ranks)
+
+
+@pytest.mark.parametrize("text", ["60", "60+", "0+3", "60x32", "-1+3"])
+def test_lengths_are_of_a_prompt_and_of_a_reply(sides, text):
+    assert sides.read_lengths("60+32") == (60, 32)
+    with pytest.raises(ValueError, match="such as 60"):
+        sides.read_lengths(text)
 
 
 def test_prompts_read_back_as_the_same_tokens(sides, model):
@@ -141,16 +192,34 @@ def test_sides_take_turns_and_medians_leave_out_the_first_step(sides):
     order = []
     own = Scripted("own", order, [99.0, 1.0, 3.0, 2.0])
     peer = Scripted("peer", order, [99.0, 6.0, 6.0, 9.0])
-    figures, _ = sides.take_turns([own, peer], {}, 3, iter)
-    assert order == ["own", "peer", *("own", "peer"), *("peer", "own"), *("own", "peer")]
+    slow = Scripted("slow", order, [99.0, 27.0, 27.0, 27.0])
+    figures, _ = sides.take_turns([own, peer, slow], {}, 3, iter)
+    forth = ["own", "peer", "slow"]
+    assert order == [*forth, *forth, *forth[::-1], *forth]
     assert figures["own"]["generate"] == 2.0 and figures["own"]["step"] == 5.0
     assert figures["own"]["rate"] == pytest.approx(12 / 5)
     rows = sides.table_rows("work", figures)
     assert rows[0] == ["work", "own", 2.0, 1.0, 2.0, 5.0, 12 / 5, 4.0]
     # 6 / 2, 1, 1, (6 + 1 + 2) / 5 for seconds and for the rate, equal memory.
-    assert rows[2][:2] == ["work", "times better"]
-    assert rows[2][2:] == pytest.approx([3, 1, 1, 9 / 5, 9 / 5, 1])
+    assert rows[3][:2] == ["work", "times better than peer"]
+    assert rows[3][2:] == pytest.approx([3, 1, 1, 9 / 5, 9 / 5, 1])
+    assert rows[4][:2] == ["work", "times better than slow"]
+    assert rows[4][2:] == pytest.approx([27 / 2, 1, 1, 6, 6, 1])
     assert all(len(row) == len(sides.COLUMNS) for row in rows)
+
+
+def test_a_written_table_reads_back(sides, tmp_path, monkeypatch):
+    monkeypatch.setattr(sides, "RESULT", tmp_path / "table.json")
+    rows = [["work", "sepo_jax", *range(len(sides.COLUMNS) - 2)]]
+    written = load_result(
+        sides.write_table(rows, {"jax": "1"}, ["trl", "tunix"], 4, group=7, prompts=5, steps=3)
+    )
+    assert written["rows"] == rows and written["seeds"] == [4]
+    assert written["command"] == (
+        "python experiments/benchmark_step.py --peer=trl --peer_python=... "
+        "--peer=tunix --peer_python=... --seed=4 --write"
+    )
+    assert written["notes"].startswith("A step samples 7 replies to each of 5 prompts")
 
 
 def test_written_result_is_complete():
