@@ -228,10 +228,10 @@ def team_table(config: config_dict.ConfigDict) -> dict[str, Any]:
         "notes": (
             f"Avg@{samples}: share of right answers, {samples} to each question that is not "
             f"trained on; Pass@{samples}: share of questions of which one is right; baselines "
-            "answer each once. Active set: mean members of an event. Tokens are sampled ones. CV: "
-            "standard deviation over the mean, of the batches of a run. ± is half the 95% interval "
-            "over seeds (Student's t). Minutes are of the whole run, compilation and imitation "
-            "included."
+            "answer each once. Active set: mean members of an event. Tokens are sampled ones. Wall "
+            f"time a question is the play of a batch over its {episodes} episodes. CV: standard "
+            "deviation over the mean, of the batches of a run. ± is half the 95% interval over "
+            "seeds (Student's t). Minutes are of the whole run, compilation and imitation included."
         ),
     }
 
