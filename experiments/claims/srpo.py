@@ -19,7 +19,7 @@ DR_MAS, TOKEN_MEAN = "algorithm=dr_mas", "reduce=token_mean"
 SIZES = {1: "workers=1", 3: "", 5: "workers=5"}
 SCALES = {
     "sqrt": SIZES[5],
-    **{scale: f"{SIZES[5]},ratio_scale={scale}" for scale in ("sum", "mean", "length")},
+    **{scale: f"{SIZES[5]},ratio_scale={scale}" for scale in ("sum", "mean")},
 }
 # Equal tokens: each arm samples at most so many times as many as the other while it is trained.
 EQUAL = 1.1
@@ -67,7 +67,7 @@ def set_size(bench: TeamRuns) -> Measured:
 
 
 def ratio_scale(bench: TeamRuns) -> Measured:
-    """Search with five workers, whose log-ratios are combined in four ways; Avg@16 of the square
+    """Search with five workers, whose log-ratios are combined in three ways; Avg@16 of the square
     root against the sum and against the mean decides.
 
     In the first update of a batch all ratios are 1 and arms differ in weights alone; what the clip
@@ -85,7 +85,6 @@ def ratio_scale(bench: TeamRuns) -> Measured:
     findings = [
         difference("Avg@16, sqrt - sum", average["sqrt"], average["sum"], "above"),
         difference("Avg@16, sqrt - mean", average["sqrt"], average["mean"], "above"),
-        difference("Avg@16, sqrt - length", average["sqrt"], average["length"]),
         difference("Pass@16, sqrt - sum", most["sqrt"], most["sum"]),
         difference("Pass@16, sqrt - mean", most["sqrt"], most["mean"]),
         *(shown(f"Avg@16, {label}", values) for label, values in average.items()),

@@ -110,20 +110,23 @@ def team_config(
 
 def math_config(workflow: str, argument: str | None) -> config_dict.ConfigDict:
     """A team that does sums of two and three numbers; solvers who imitate the scripted ones guess
-    three times in ten, and work the sum out otherwise.
+    three times in ten, and work the sum out otherwise, and routers ask all solvers every other
+    time.
 
     A solver writes each sum before the answer: those of questions to be judged by occur in others
-    that are trained on.
+    that are trained on. Of a routed team fewer decisions are those of solvers, so there are more
+    to imitate; its episodes are longer, so there are fewer batches of them.
     """
+    routed = workflow == "routed"
     options = {"kinds": ("chain",), "difficulties": (1, 2), "malformed_penalty": 0.1}
-    options |= {"imitate_errors": True}
+    options |= {"imitate_errors": True} | ({"router_error_rate": 0.5} if routed else {})
     config = team_config("math", workflow, argument, options)
     config.policy.individual_digits = config.policy.source == "fresh"
     config.rollout.capacity, config.rollout.row_length = 384, 384
     config.rollout.max_action_tokens = 40
     config.evaluation.tasks = 20
-    add_sft(config, argument, steps=500, batch_size=64)
-    add_rl(config, argument, steps=30, tasks=12, rollouts=8)
+    add_sft(config, argument, steps=600 if routed else 500, batch_size=64)
+    add_rl(config, argument, steps=25 if routed else 30, tasks=12, rollouts=8)
     return config
 
 
@@ -225,10 +228,10 @@ def team_table(config: config_dict.ConfigDict) -> dict[str, Any]:
         "notes": (
             f"Avg@{samples}: share of right answers, {samples} to each question that is not "
             f"trained on; Pass@{samples}: share of questions of which one is right; baselines "
-            "answer each once. Active set: mean members of an event. Tokens are sampled ones. CV: "
-            "standard deviation over the mean, of the batches of a run. ± is half the 95% interval "
-            "over seeds (Student's t). Minutes are of the whole run, compilation and imitation "
-            "included."
+            "answer each once. Active set: mean members of an event. Tokens are sampled ones. Wall "
+            f"time a question is the play of a batch over its {episodes} episodes. CV: standard "
+            "deviation over the mean, of the batches of a run. ± is half the 95% interval over "
+            "seeds (Student's t). Minutes are of the whole run, compilation and imitation included."
         ),
     }
 

@@ -69,7 +69,8 @@ class MathTeam:
         backend "in_process"): a hostile answer then takes up to `check_seconds` of everybody's
         time. Give them processes of their own (backend "processes" with `processes=8`) where
         answers are long.
-      error_rate, verifier_error_rate: how often scripted solvers and verifiers err.
+      error_rate, verifier_error_rate, router_error_rate: how often scripted solvers, verifiers and
+        routers err.
       imitate_errors: whether what they get wrong is an example to imitate as well, so that there is
         something to learn from rewards.
       workings: whether scripted solvers, and revisers who correct, write the workings of a problem
@@ -99,6 +100,7 @@ class MathTeam:
         check_seconds: float = 3.0,
         error_rate: float = 0.3,
         verifier_error_rate: float = 0.1,
+        router_error_rate: float = 0.0,
         workings: bool = True,
         imitate_errors: bool = False,
     ):
@@ -120,7 +122,9 @@ class MathTeam:
             _tasks_of(path)
         self.on_failure = check_option("on_failure", on_failure, ON_FAILURE)
         self.error_rates = check_rates(
-            error_rate=error_rate, verifier_error_rate=verifier_error_rate
+            error_rate=error_rate,
+            verifier_error_rate=verifier_error_rate,
+            router_error_rate=router_error_rate,
         )
         numbers = {"malformed_penalty": malformed_penalty, "check_seconds": check_seconds}
         for name, value in numbers.items():

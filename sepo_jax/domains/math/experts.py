@@ -22,7 +22,7 @@ class Experts:
     each candidate. Who errs in solving gives a number near the right one, without workings. The
     selector takes the first approved candidate, the reviser repeats an approved one and solves the
     problem where there is none. The router asks more solvers the harder a problem is, stops once a
-    candidate is approved, and asks all of them else.
+    candidate is approved, and asks all of them else; one that errs asks all of them at once.
 
     Args:
       task: of `domains.math.domain`.
@@ -30,6 +30,7 @@ class Experts:
       solvers: how many there are.
       error_rate: probability that a solver errs.
       verifier_error_rate: probability that a verdict is wrong.
+      router_error_rate: probability that a router asks all solvers at first.
       workings: whether solvers, and revisers who correct, write them before their answers.
 
     Attributes:
@@ -43,11 +44,13 @@ class Experts:
         solvers: int,
         error_rate: float = 0.0,
         verifier_error_rate: float = 0.0,
+        router_error_rate: float = 0.0,
         workings: bool = False,
     ):
         self._task, self._rng = task, stream(seed, "experts", task["question"])
         self._solvers, self._workings = solvers, workings
         self._error_rate, self._verifier_error_rate = error_rate, verifier_error_rate
+        self._router_error_rate = router_error_rate
         self.erred = False
 
     def __call__(self, kind: str, member: Member, messages: Sequence[Message]) -> str:
@@ -107,7 +110,7 @@ class Experts:
         if any(verdict for _, verdict in candidates):
             return roles.route_reply(())
         wanted = self._solvers
-        if not candidates:
+        if not candidates and not self._errs(self._router_error_rate):
             wanted = min(max((self._task.get("difficulty", 0) + 1) // 2, 1), self._solvers)
         return roles.route_reply(range(1, wanted + 1))
 

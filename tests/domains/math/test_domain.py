@@ -12,6 +12,7 @@ from sepo_jax.domains.math.domain import CheckFailed, MathTeam
 from sepo_jax.domains.math.experts import Experts, Guessers
 from sepo_jax.domains.math.flows import WORKFLOWS
 from sepo_jax.domains.math.problems import is_held_out
+from sepo_jax.domains.math.roles import route_reply
 from sepo_jax.domains.teams import play_workflow
 from sepo_jax.names import imported
 
@@ -297,6 +298,18 @@ def test_errors_are_imitated_where_asked_for_and_are_guesses_without_workings():
     assert abs(len(guesses) / len(erring) - 0.3) < 0.1
 
 
+def test_a_router_that_errs_asks_all_solvers_at_once():
+    options = {"workflow": "routed", "error_rate": 0.0, "difficulties": (1, 2)}
+    traces = MathTeam(**options, router_error_rate=0.5, imitate_errors=True).expert_traces(900, 0)
+    routes = [reply for messages, reply in traces if "No candidates" in messages[-1]["content"]]
+    everyone = routes.count(route_reply((1, 2, 3)))
+    assert everyone + routes.count(route_reply((1,))) == len(routes) > 100
+    # Of 100 or more the share has a standard error of at most 0.05.
+    assert abs(everyone / len(routes) - 0.5) < 0.2
+    right = MathTeam(**options, router_error_rate=0.5).expert_traces(300, 0)
+    assert route_reply((1, 2, 3)) not in [reply for _, reply in right]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -307,6 +320,7 @@ def test_errors_are_imitated_where_asked_for_and_are_guesses_without_workings():
         ({"kinds": ("sums",)}, "unknown kind of problem"),
         ({"on_failure": "none"}, "Allowed: missing, zero"),
         ({"error_rate": 1.5}, "error_rate=1.5 must lie between 0 and 1"),
+        ({"router_error_rate": -0.1}, "router_error_rate=-0.1 must lie between 0 and 1"),
         ({"check_seconds": 0}, "check_seconds=0 one above 0"),
         ({"check_seconds": math.inf}, "check_seconds=inf one above 0"),
         ({"check_seconds": "3"}, "check_seconds='3' must be a number"),
