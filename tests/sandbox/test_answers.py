@@ -59,6 +59,10 @@ KNOWN = [
     ("204", "203, 204", False),  # naming several is no answer
     ("204", "203 \\text{ or } 204", False),
     ("\\frac{\\pi}{4}", "\\pi/4", True),
+    ("10,\\!080", "10080", True),
+    ("10,\\!080", "10, 80", False),
+    ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}", True),
+    ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "\\begin{pmatrix} 2 \\\\ 1 \\end{pmatrix}", False),
     ("7", "7^\\circ", True),
     ("7", "seven", False),
     ("7", "", False),
