@@ -242,11 +242,43 @@ def test_a_workflow_that_yields_nothing_is_no_workflow(given):
         TeamEpisode(domain, 0, 0)
 
 
-@pytest.mark.parametrize("roles", [None, {}, ["solver"], {"solver": 0}, {"solver": "3"}])
+class Rewriting(Tasks):
+    """Writes on its replies and on the messages that it asked with."""
+
+    name = "rewriting"
+    roles: Mapping[str, int] = {"solver": 2}
+
+    def workflow(self, task, seed):
+        shown = [user("Begin.")]
+        drafts = yield event("draft", {("solver", index): shown for index in range(2)})
+        shown[0]["content"] += drafts.pop(("solver", 0))
+        final = yield event("final", {("solver", 0): shown})
+        return float(len(final)), {}
+
+
+def test_what_a_workflow_writes_on_is_its_own():
+    episode = TeamEpisode(Rewriting(), 0, 0)
+    first = episode.pending
+    episode.step({("solver", 0): " Go on.", ("solver", 1): "?"})
+    assert first.asks["solver", 0].messages == (user("Begin."),)
+    assert episode.pending.asks["solver", 0].messages == (user("Begin. Go on."),)
+    copy = pickle.loads(pickle.dumps(episode))
+    for each in (episode, copy):
+        each.step({("solver", 0): "end"})
+        assert each.paid == 1.0 and each.record()["calls"] == 3
+
+
+@pytest.mark.parametrize(
+    "roles",
+    [
+        *(None, {}, ["solver"], {"solver": 0}, {"solver": "3"}, {"solver": 10**9}),
+        *({"": 1}, {"a/b": 1}, {"../solver": 1}, {5: 1}, {"solver": 6000, "verifier": 6000}),
+    ],
+)
 def test_roles_that_are_none_are_named(roles):
     domain = Broken(SOLVE)
     domain.roles = roles
-    with pytest.raises(ValueError, match="roles"):
+    with pytest.raises(ValueError, match="role"):
         seats(domain)
 
 
