@@ -176,6 +176,18 @@ def test_what_is_lost_while_it_waits_costs_no_sample(victim):
             assert checker.check(reference, answer) == ("equal" if equal else "different")
 
 
+def test_an_interrupted_comparison_leaves_its_answer_to_nobody(monkeypatch):
+    def interrupted(self, seconds):
+        raise KeyboardInterrupt
+
+    with contextlib.closing(AnswerChecker(LONG)) as checker:
+        assert checker.check("1/2", "0.5") == "equal"
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(answers.Peer, "receive", interrupted)
+            checker.check("(x+1)^{200}", "(x+1)^{201}")
+        assert checker.check("1/2", "0.5") == "equal"
+
+
 def test_threads_share_a_checker(checker):
     pairs = [(f"{n}/2", f"{n / 2}", "equal") for n in range(20)]
     pairs += [(f"{n}/2", f"{n / 2 + 1}", "different") for n in range(20)]
