@@ -248,9 +248,12 @@ class TeamEpisode:
     def _again(self) -> Workflow:
         """The workflow after the replies so far."""
         running = self._begun()
-        found = next(running)
-        for replies in self._replies:
-            found = running.send(dict(replies))
+        try:
+            found = next(running)
+            for replies in self._replies:
+                found = running.send(dict(replies))
+        except StopIteration:  # it ends where it went on before
+            found = None
         if found != self.pending:
             raise ValueError(
                 f"the workflow of {self._domain.name!r} does not repeat itself: after the same "

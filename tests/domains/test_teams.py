@@ -177,6 +177,27 @@ def test_a_workflow_that_does_not_repeat_itself_is_found_out():
         copy.step({("solver", 0): "x"})
 
 
+class Shorter(Broken):
+    """Asks three times when it is first played, then once."""
+
+    began = 0
+
+    def workflow(self, task, seed):
+        Shorter.began += 1
+        for _ in range(3 if Shorter.began == 1 else 1):
+            yield SOLVE
+        return 1.0, {}
+
+
+def test_a_workflow_that_ends_where_it_went_on_before_is_found_out(monkeypatch):
+    monkeypatch.setattr(Shorter, "began", 0)
+    episode = TeamEpisode(Shorter(), 0, 0)
+    episode.step({("solver", 0): "x"})
+    copy = pickle.loads(pickle.dumps(episode))
+    with pytest.raises(ValueError, match="'broken' does not repeat itself"):
+        copy.step({("solver", 0): "x"})
+
+
 def test_the_team_of_the_readme_is_played(capsys):
     text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     section = text[text.index("## Teams") : text.index("## An own loss")]
