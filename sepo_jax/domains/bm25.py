@@ -86,7 +86,7 @@ class SearchIndex:
             return None
         try:
             return library.BM25.load(place, mmap=True, show_progress=False)
-        except (OSError, ValueError, KeyError) as error:
+        except Exception as error:  # what the library says of a damaged file is of any type
             raise ValueError(f"the index {place} cannot be read; remove it ({error})") from error
 
     def _words(self, texts: list[str]) -> list[list[str]]:

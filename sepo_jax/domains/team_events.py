@@ -109,7 +109,9 @@ def _asks(kind: str, asks: Any) -> dict[Member, Ask]:
                 f"event {kind!r} asks {member} with {repr(asked)[:80]}; give messages, such as "
                 '[user("...")], or ask(messages, ...)'
             )
-        made[member] = one
+        # Copies: a workflow may go on writing on the messages that it asked with.
+        said = tuple(dict(message) for message in one.messages)
+        made[member] = dataclasses.replace(one, messages=said)
     return made
 
 

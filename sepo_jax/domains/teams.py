@@ -36,6 +36,7 @@ its episode, which is then masked and counted: raise where a reward is to be mis
 
 import hashlib
 import json
+import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -81,7 +82,9 @@ __all__ = [
 ]
 
 MOST_OUTPUTS = 10_000
-"""Of an episode whose domain does not say how many it has at most; more are taken for endless."""
+"""Of an episode whose domain does not say how many it has at most; more are taken for endless. And
+members of a team at most."""
+_ROLE = re.compile(r"[\w-]+")
 
 Workflow = Generator[Event, Replies, tuple[float, Any]]
 
@@ -104,18 +107,34 @@ class TeamDomain(Protocol):
 
 
 def seats(domain: TeamDomain) -> list[Member]:
-    """The member at each seat: roles in the order of the domain, each with all its members;
-    ValueError where there is none."""
+    """The member at each seat: roles in the order of the domain, each with all its members.
+
+    Raises:
+      ValueError: no role, a name that could not name a file as well, or more than `MOST_OUTPUTS`
+        members.
+    """
     if not isinstance(domain.roles, Mapping) or not domain.roles:
         raise ValueError(
             f'roles of {domain.name!r} map names to numbers of members, such as {{"solver": 3}}, '
             f"not {domain.roles!r}"
         )
-    return [
-        (role, index)
+    for role in domain.roles:
+        # Metrics and directories of adapters are named after it.
+        if not (isinstance(role, str) and _ROLE.fullmatch(role)):
+            raise ValueError(
+                f"a role of {domain.name!r} is named {role!r}; a name is letters, digits, hyphens "
+                "and underscores"
+            )
+    sizes = {
+        role: check_integer(f"roles[{role!r}]", most, minimum=1)
         for role, most in domain.roles.items()
-        for index in range(check_integer(f"roles[{role!r}]", most, minimum=1))
-    ]
+    }
+    if sum(sizes.values()) > MOST_OUTPUTS:
+        raise ValueError(
+            f"the roles of {domain.name!r} have {sum(sizes.values())} members, and a team at most "
+            f"{MOST_OUTPUTS}: {sizes}"
+        )
+    return [(role, index) for role, most in sizes.items() for index in range(most)]
 
 
 def is_team(domain: Any) -> bool:
@@ -203,7 +222,8 @@ class TeamEpisode:
     def _go_on(self, replies: Replies | None) -> None:
         """Runs the workflow to its next event, or its end."""
         try:
-            found = self._running.send(replies)
+            # A copy, which the workflow may change: the replies themselves are played again.
+            found = self._running.send(None if replies is None else dict(replies))
         except StopIteration as end:
             self.pending, self._running = None, None
             self.paid, self._record = _outcome(end.value)
@@ -228,9 +248,12 @@ class TeamEpisode:
     def _again(self) -> Workflow:
         """The workflow after the replies so far."""
         running = self._begun()
-        found = next(running)
-        for replies in self._replies:
-            found = running.send(replies)
+        try:
+            found = next(running)
+            for replies in self._replies:
+                found = running.send(dict(replies))
+        except StopIteration:  # it ends where it went on before
+            found = None
         if found != self.pending:
             raise ValueError(
                 f"the workflow of {self._domain.name!r} does not repeat itself: after the same "

@@ -163,7 +163,7 @@ def set_log_ratio(
         return jax.ops.segment_sum(jnp.where(present, values, 0), slot, num_events)
 
     found = total(jnp.ones_like(event))
-    complete = (found > 0) & (total(event_size != found[slot]) == 0)
+    complete = (found > 0) & (total(event_size != jnp.append(found, 0)[slot]) == 0)
     log_ratio = total(_float32(member_log_ratio)) / jnp.maximum(found, 1) ** exponent
     return SetLogRatio(jnp.where(complete, log_ratio, 0.0), complete)
 

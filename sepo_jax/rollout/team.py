@@ -33,8 +33,8 @@ class EventRecord(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether it has all the members it announces."""
-        return len(self.members) == self.expected
+        """Whether it has all the members it announces; private outputs announce none."""
+        return self.expected in (0, len(self.members))
 
 
 def event_audit(results: Sequence[EpisodeResult]) -> list[EventRecord]:

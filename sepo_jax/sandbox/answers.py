@@ -95,6 +95,9 @@ class AnswerChecker:
         except (OSError, EOFError, BadAnswer):
             self._end()
             return LOST
+        except BaseException:  # an interrupt: the next comparison must not get this one's answer
+            self._end()
+            raise
         return found["outcome"]
 
     def _start(self) -> None:

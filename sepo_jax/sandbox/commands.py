@@ -130,6 +130,9 @@ class CommandRunner:
         except (OSError, EOFError, BadAnswer, TimeoutError):
             self.close()
             return None
+        except BaseException:  # an interrupt: the next request must not get this one's answer
+            self.close()
+            raise
         if "error" in answer:
             raise SandboxError(
                 f"no process for a {kind} is to be had: {answer['error']}. {_ADVICE}"

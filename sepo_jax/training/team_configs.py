@@ -35,6 +35,9 @@ BASELINES = {
 }
 SAMPLES = 16  # answers to each question when judged, of the paper
 USUAL_MEMBERS = 3
+# Algorithm -> what differs from its row. These teams are paid when their episode ends, so all turns
+# but the last earn nothing at once: AT-GRPO compares what is earned from the turn on.
+OF_TEAMS: Mapping[str, Mapping[str, str]] = {"at_grpo": {"returns": "to_go"}}
 USUAL = {"algorithm": "srpo", "ratio_scale": "sqrt", "reduce": "event_mean"}
 
 
@@ -73,9 +76,9 @@ def use_choices(config: config_dict.ConfigDict, domain: str, options: Mapping[st
     config.domain.name = domain
     config.domain.options = {members: options[members]}
     config.algorithm.name = options["algorithm"]
-    config.algorithm.overrides = {
-        name: options[name] for name in ("ratio_scale", "reduce") if options[name] != USUAL[name]
-    }
+    chosen = {name: options[name] for name in ("ratio_scale", "reduce")}
+    chosen = {name: choice for name, choice in chosen.items() if choice != USUAL[name]}
+    config.algorithm.overrides = {**OF_TEAMS.get(options["algorithm"], {}), **chosen}
     config.evaluation.task_samples = SAMPLES
 
 

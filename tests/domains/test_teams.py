@@ -177,6 +177,27 @@ def test_a_workflow_that_does_not_repeat_itself_is_found_out():
         copy.step({("solver", 0): "x"})
 
 
+class Shorter(Broken):
+    """Asks three times when it is first played, then once."""
+
+    began = 0
+
+    def workflow(self, task, seed):
+        Shorter.began += 1
+        for _ in range(3 if Shorter.began == 1 else 1):
+            yield SOLVE
+        return 1.0, {}
+
+
+def test_a_workflow_that_ends_where_it_went_on_before_is_found_out(monkeypatch):
+    monkeypatch.setattr(Shorter, "began", 0)
+    episode = TeamEpisode(Shorter(), 0, 0)
+    episode.step({("solver", 0): "x"})
+    copy = pickle.loads(pickle.dumps(episode))
+    with pytest.raises(ValueError, match="'broken' does not repeat itself"):
+        copy.step({("solver", 0): "x"})
+
+
 def test_the_team_of_the_readme_is_played(capsys):
     text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     section = text[text.index("## Teams") : text.index("## An own loss")]
@@ -242,11 +263,43 @@ def test_a_workflow_that_yields_nothing_is_no_workflow(given):
         TeamEpisode(domain, 0, 0)
 
 
-@pytest.mark.parametrize("roles", [None, {}, ["solver"], {"solver": 0}, {"solver": "3"}])
+class Rewriting(Tasks):
+    """Writes on its replies and on the messages that it asked with."""
+
+    name = "rewriting"
+    roles: Mapping[str, int] = {"solver": 2}
+
+    def workflow(self, task, seed):
+        shown = [user("Begin.")]
+        drafts = yield event("draft", {("solver", index): shown for index in range(2)})
+        shown[0]["content"] += drafts.pop(("solver", 0))
+        final = yield event("final", {("solver", 0): shown})
+        return float(len(final)), {}
+
+
+def test_what_a_workflow_writes_on_is_its_own():
+    episode = TeamEpisode(Rewriting(), 0, 0)
+    first = episode.pending
+    episode.step({("solver", 0): " Go on.", ("solver", 1): "?"})
+    assert first.asks["solver", 0].messages == (user("Begin."),)
+    assert episode.pending.asks["solver", 0].messages == (user("Begin. Go on."),)
+    copy = pickle.loads(pickle.dumps(episode))
+    for each in (episode, copy):
+        each.step({("solver", 0): "end"})
+        assert each.paid == 1.0 and each.record()["calls"] == 3
+
+
+@pytest.mark.parametrize(
+    "roles",
+    [
+        *(None, {}, ["solver"], {"solver": 0}, {"solver": "3"}, {"solver": 10**9}),
+        *({"": 1}, {"a/b": 1}, {"../solver": 1}, {5: 1}, {"solver": 6000, "verifier": 6000}),
+    ],
+)
 def test_roles_that_are_none_are_named(roles):
     domain = Broken(SOLVE)
     domain.roles = roles
-    with pytest.raises(ValueError, match="roles"):
+    with pytest.raises(ValueError, match="role"):
         seats(domain)
 
 

@@ -147,6 +147,8 @@ def test_members_of_no_event_are_ignored():
     result = losses.set_log_ratio(array(5.0, 0.25), event, 2, size, jnp.ones(2, bool))
     np.testing.assert_array_equal(result.log_ratio, [0.25, 0])
     np.testing.assert_array_equal(result.complete, [True, False])
+    none = losses.set_log_ratio(array(5.0, 0.25), event - 1, 0, size, jnp.zeros(2, bool))
+    assert none.log_ratio.shape == none.complete.shape == (0,)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

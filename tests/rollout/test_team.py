@@ -122,6 +122,7 @@ def test_drafts_are_of_no_event_and_routed_sets_are_of_the_size_chosen():
         size == 0 for size in forest.event_size[actions]
     ]
     sizes = [(each.kind, len(each.members)) for each in event_audit(made) if each.expected]
+    assert all(each.complete for each in event_audit(made))
     assert sizes == [
         ("route", 1), ("query", 3), ("edit", 1), ("route", 1), ("query", 1), ("edit", 1)
     ]  # fmt: skip

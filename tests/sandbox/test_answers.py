@@ -59,6 +59,10 @@ KNOWN = [
     ("204", "203, 204", False),  # naming several is no answer
     ("204", "203 \\text{ or } 204", False),
     ("\\frac{\\pi}{4}", "\\pi/4", True),
+    ("10,\\!080", "10080", True),
+    ("10,\\!080", "10, 80", False),
+    ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}", True),
+    ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "\\begin{pmatrix} 2 \\\\ 1 \\end{pmatrix}", False),
     ("7", "7^\\circ", True),
     ("7", "seven", False),
     ("7", "", False),
@@ -170,6 +174,18 @@ def test_what_is_lost_while_it_waits_costs_no_sample(victim):
         assert wait_for(lambda: not is_running(pid), 60)
         for reference, answer, equal in (("1/2", "0.5", True), ("1/2", "0.6", False)):
             assert checker.check(reference, answer) == ("equal" if equal else "different")
+
+
+def test_an_interrupted_comparison_leaves_its_answer_to_nobody(monkeypatch):
+    def interrupted(self, seconds):
+        raise KeyboardInterrupt
+
+    with contextlib.closing(AnswerChecker(LONG)) as checker:
+        assert checker.check("1/2", "0.5") == "equal"
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(answers.Peer, "receive", interrupted)
+            checker.check("(x+1)^{200}", "(x+1)^{201}")
+        assert checker.check("1/2", "0.5") == "equal"
 
 
 def test_threads_share_a_checker(checker):

@@ -50,6 +50,17 @@ def work(place):
     return directory
 
 
+def test_an_interrupted_command_leaves_its_answer_to_nobody(runner, work, monkeypatch):
+    def interrupted(self, seconds):
+        raise KeyboardInterrupt
+
+    assert runner.run("echo one", work).output == "one\n"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(peers.Peer, "receive", interrupted)
+        runner.run("sleep 1; echo two", work)
+    assert runner.run("echo three", work).output == "three\n"
+
+
 def strangers(token):
     """Running processes whose command line names a token."""
     found = []

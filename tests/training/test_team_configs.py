@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sepo_jax.algorithms import ALGORITHMS
+from sepo_jax.credit import assign_credit
+from sepo_jax.forest import ForestBuilder
 from sepo_jax.training import read_settings
 from sepo_jax.training import team_configs as shared
 from sepo_jax.training.command_line import load_config, load_module, load_sweep, swept_config
@@ -57,6 +60,29 @@ def test_options_reach_the_settings_and_names_tell_runs_apart(path):
     assert roles["solver" if "math" in path else "worker"] == 1
     # What is usual has no name of its own: a run is not trained twice.
     assert read(path, f"{members}=3,ratio_scale=sqrt,algorithm=srpo") == read(path)
+
+
+@pytest.mark.parametrize("name", shared.ALGORITHMS)
+def test_every_turn_is_credited_with_what_the_team_is_paid_at_the_end(name):
+    row = configured_algorithm(read(str(DIRECTORY / "math_fixed.py"), f"algorithm={name}"))
+    builder = ForestBuilder()
+    for episode, reward in enumerate([1.0, 0.0]):
+        for turn in range(3):
+            paid = reward if turn == 2 else 0.0
+            builder.add(
+                [1],
+                builder.add([0], agent=turn),
+                is_action=True,
+                turn=turn,
+                episode=episode,
+                reward=paid,
+                event=3 * episode + turn,
+                event_type=turn,
+                event_size=1,
+            )
+    forest = builder.build()
+    advantage = assign_credit(row, forest).advantage[forest.is_action[forest.segment_of_token()]]
+    np.testing.assert_allclose(advantage, [1, 1, 1, -1, -1, -1], atol=1e-4)
 
 
 @pytest.mark.parametrize(

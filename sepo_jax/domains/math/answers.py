@@ -13,10 +13,14 @@ _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _NAMED = re.compile(
     r"^[\s*_#>]*(?:the\s+)?(?:final\s+)?answer\b(?:\s+is\b)?[\s*_]*[:=]?[\s*_]*(.*)$", re.IGNORECASE
 )
-# What only says how an answer looks.
-_GLUED = re.compile(r"\\(?:left|right)(?![A-Za-z])|(?<=[0-9])\\[,!;:](?=[0-9]{3})")
-_LAYOUT = re.compile(r"\\(?:(?:displaystyle|limits)(?![A-Za-z])|[!,;: ])")
-_FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
+# What only says how an answer looks. Two backslashes, which end a row of a matrix, are taken first:
+# the second one begins no command. In "10,\!080" as in "10\,080" the digits are of one number.
+_GLUED = re.compile(
+    r"(\\\\)|\\(?:left|right)(?![A-Za-z])|(?<=[0-9])\\[,!;:](?=[0-9]{3})"
+    r"|(?<=[0-9],)(?:\\!\s*)+(?=[0-9]{3})"
+)
+_LAYOUT = re.compile(r"(\\\\)|\\(?:(?:displaystyle|limits)(?![A-Za-z])|[!,;: ])")
+_FRACTION = re.compile(r"(\\\\)|\\[dtc]frac(?![A-Za-z])")
 _BRACKETED = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _QUOTIENT = re.compile(r"([+-]?[0-9]{1,40})/([0-9]{1,40})")
@@ -79,8 +83,9 @@ def normal_form(answer: str) -> str:
     text, before = answer, None
     while text != before:
         before = text
-        text = _LAYOUT.sub(" ", _GLUED.sub("", text)).replace("\u2212", "-").replace("\u2013", "-")
-        text = " ".join(_FRACTION.sub(r"\\frac", text).split())
+        text = _replaced(_LAYOUT, " ", _replaced(_GLUED, "", text))
+        text = text.replace("\u2212", "-").replace("\u2013", "-")
+        text = " ".join(_replaced(_FRACTION, r"\frac", text).split())
         text = text.rstrip(".").strip("*` ")
         for opening, closing in _BRACKETED:
             inner = text[len(opening) : len(text) - len(closing)]
@@ -90,6 +95,11 @@ def normal_form(answer: str) -> str:
         if whole:
             text = text[slice(*whole[0][1:])]
     return text
+
+
+def _replaced(pattern: re.Pattern[str], by: str, text: str) -> str:
+    """The text with matches replaced, but for those of the first group, which stay."""
+    return pattern.sub(lambda match: match[1] or by, text)
 
 
 def plain_number(answer: str) -> Fraction | None:

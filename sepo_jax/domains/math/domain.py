@@ -38,6 +38,7 @@ CHECKER = "sepo_jax.sandbox.answers:check_answer"
 ON_FAILURE = ("zero", "missing")
 _TASK = ("question", "answer")
 _NO_ANSWER = "none"
+_LONGEST_CHECK = 3600.0  # seconds of a comparison; more are taken for a slip
 _OUTCOMES = ("equal", "different", _NO_ANSWER)
 
 
@@ -130,10 +131,10 @@ class MathTeam:
         for name, value in numbers.items():
             if not isinstance(value, Real):
                 raise ValueError(f"{name}={value!r} must be a number")
-        if not (0 <= malformed_penalty < math.inf and 0 < check_seconds < math.inf):
+        if not (0 <= malformed_penalty < math.inf and 0 < check_seconds <= _LONGEST_CHECK):
             raise ValueError(
                 f"malformed_penalty={malformed_penalty!r} is a number from 0, and check_seconds="
-                f"{check_seconds!r} one above 0"
+                f"{check_seconds!r} one above 0 and up to {_LONGEST_CHECK:g}"
             )
         self.malformed_penalty = malformed_penalty
         self.checker, self.check_seconds, self.workings = checker, check_seconds, workings
@@ -237,9 +238,9 @@ class MathTeam:
                     f"{path} has no problem left to be judged by: a quarter of what is trained on "
                     "is, by chance; give evaluation=[...], or a larger file"
                 )
-            places = stream(seed, "math evaluation", path).sample(
-                range(len(tasks)), min(count, len(tasks))
-            )
+            # By its name, so that a file has the same questions wherever it lies.
+            rng = stream(seed, "math evaluation", Path(path).stem)
+            places = rng.sample(range(len(tasks)), min(count, len(tasks)))
             found += [tasks[place] for place in sorted(places)]
         return found
 
@@ -303,10 +304,14 @@ class MathTeam:
         What the scripted members get wrong is shown to the others, and is no example itself but
         with `imitate_errors`. With `rationale` there are workings whatever the domain's option
         says.
+
+        Raises:
+          ValueError: the scripted members get nothing right that could be imitated.
         """
         check_integer("num_decisions", num_decisions, minimum=0)
         traces: list[tuple[list[Message], str]] = []
         for block in itertools.count():
+            before = len(traces)
             tasks = self.training_tasks(num_decisions, derive_seed(seed, "traces", block))
             for number, task in enumerate(tasks):
                 if len(traces) >= num_decisions:
@@ -314,6 +319,12 @@ class MathTeam:
                 traces += self._examples(task, derive_seed(seed, block, number), rationale)
             if len(traces) >= num_decisions:
                 return traces[:num_decisions]
+            if len(traces) == before:
+                raise ValueError(
+                    f"{len(tasks)} episodes of scripted members hold nothing to imitate: "
+                    f"error_rate={self.error_rates[0]} leaves no reply right; lower it, or set "
+                    "imitate_errors"
+                )
 
     def _examples(self, task: Any, seed: int, rationale: bool) -> list[tuple[list[Message], str]]:
         """What is to be imitated of the scripted members in an episode, each behind its prompt."""

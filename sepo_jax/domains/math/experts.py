@@ -63,7 +63,8 @@ class Experts:
             "route": self._route,
         }
         self.erred = False
-        return replies[kind](messages[-1]["content"])
+        # The question may have numbered lines of its own.
+        return replies[kind](messages[-1]["content"].removeprefix(self._task["question"]))
 
     def _is_right(self, answer: str | None) -> bool:
         """Whether an answer is, at sight, the right one."""
@@ -120,11 +121,12 @@ class Guessers:
     number below 100, the others draw alike from what they may say."""
 
     def __init__(self, task: Mapping[str, Any], seed: int, solvers: int):
-        self._rng, self._solvers = stream(seed, "guessers", task["question"]), solvers
+        self._question, self._solvers = task["question"], solvers
+        self._rng = stream(seed, "guessers", self._question)
 
     def __call__(self, kind: str, member: Member, messages: Sequence[Message]) -> str:
         """The reply of a member."""
-        count = len(listed(messages[-1]["content"]))
+        count = len(listed(messages[-1]["content"].removeprefix(self._question)))
         if kind == "verify":
             return roles.verdict_reply([self._rng.random() < 0.5 for _ in range(count)])
         if kind == "select":
@@ -136,7 +138,7 @@ class Guessers:
 
 
 def listed(shown: str) -> list[tuple[str | None, bool | None]]:
-    """Answers and verdicts of the candidates in a message of `math.roles.listed`."""
+    """Answers and verdicts of the candidates in a text of `math.roles.listed`."""
     found: list[tuple[str | None, bool | None]] = []
     for line in shown.splitlines():
         match = _LISTED.fullmatch(line)

@@ -20,6 +20,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from sepo_jax.domains.json_lines import read_json_lines, short
@@ -121,7 +122,7 @@ def _text(name: str, value: Any) -> str:
         value = int(value)
     text = ""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        text = repr(value)
+        text = format(Decimal(repr(value)), "f")  # "1e-05" would be read as e - 5
     elif isinstance(value, str):
         answer = value.rpartition("####")[2].strip()
         if len(answer) > MAX_ANSWER:

@@ -92,7 +92,8 @@ def different_problems(
 def check_difficulties(difficulties: Sequence[int]) -> tuple[int, ...]:
     """The difficulties; ValueError where one is unknown or comes twice, or there is none."""
     levels = tuple(difficulties) if isinstance(difficulties, Sequence) else ()
-    if not levels or len(set(levels)) < len(levels) or not set(levels) <= set(DIFFICULTIES):
+    known = all(type(level) is int and level in DIFFICULTIES for level in levels)
+    if not levels or not known or len(set(levels)) < len(levels):
         raise ValueError(
             f"difficulties={difficulties!r} must be one or more of "
             f"{', '.join(map(str, DIFFICULTIES))}, such as (1, 2)"

@@ -139,7 +139,9 @@ def read_route(reply: str, count: int) -> tuple[int, ...] | None:
     """
     tag = last_tagged("route", reply)
     text = last_line(reply) if tag is None else tag
-    chosen = sorted({int(digits) for digits in re.findall(r"(?<![\w.-])\d{1,3}(?![\w.])", text)})
+    # A full stop may follow a number; a decimal is none.
+    whole = rf"(?<![\w.-])\d{{1,{len(str(count))}}}(?!\w|\.\d)"
+    chosen = sorted({int(digits) for digits in re.findall(whole, text)})
     chosen = [number for number in chosen if 1 <= number <= count]
     if chosen:
         return tuple(chosen)

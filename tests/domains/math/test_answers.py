@@ -82,7 +82,13 @@ FORMS = {
     "\u22123": "-3",
     "\\dfrac{1}{2}": "\\frac{1}{2}",
     "5\\,000": "5000",
+    "5,\\!000": "5,000",
+    "11,\\! 111,\\!111": "11,111,111",
+    "(5,\\!x)": "(5, x)",
     "\\sin\\,x": "\\sin x",
+    "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}": "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}",
+    "1\\\\, 2\\\\left": "1\\\\, 2\\\\left",
+    "1\\\\\\dfrac{1}{2}\\\\dfrac": "1\\\\\\frac{1}{2}\\\\dfrac",
     "**7**": "7",
     "$5$ and $6$": "$5$ and $6$",
     "\\leftarrow": "\\leftarrow",
@@ -95,7 +101,7 @@ def test_normal_forms(text):
 
 
 PIECES = st.sampled_from(["$", "\\boxed{", "}", "{", "\\(", "\\)", ".", " ", "5", "\\,", "*", "-",
-                          "\\left", "\\dfrac", "\n", "x"])  # fmt: skip
+                          "\\left", "\\dfrac", "\\\\", "\\!", ",", "555", "\n", "x"])  # fmt: skip
 
 
 @given(st.lists(PIECES, max_size=12).map("".join))

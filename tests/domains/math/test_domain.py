@@ -222,6 +222,16 @@ def test_tasks_of_files(tmp_path):
         MathTeam(problems=str(tmp_path / "absent.jsonl"))
 
 
+def test_a_file_has_the_same_questions_wherever_it_lies(tmp_path):
+    chosen = []
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+        path = file_of(tmp_path / place / "set.jsonl", range(200))
+        domain = MathTeam(problems=path, evaluation=path)
+        chosen.append([task["question"] for task in domain.evaluation_tasks(10, 0)])
+    assert chosen[0] == chosen[1]
+
+
 def record(right, replies=2, malformed=0):
     return {"right": right, "answered": True, "unchecked": False, "replies": replies,
             "malformed": malformed, "event_kinds": ["solve", "verify"], "event_sizes": [3, 1],
@@ -288,6 +298,22 @@ def test_expert_traces_speak_for_every_role_and_are_right(workflow):
     assert MathTeam(workflow, error_rate=0.5).expert_traces(300, 0) == reasoned
 
 
+def test_traces_of_members_who_get_nothing_right_are_refused():
+    options = {"workflow": "single", "error_rate": 1.0}
+    with pytest.raises(ValueError, match=r"nothing to imitate: error_rate=1\.0 leaves no reply"):
+        MathTeam(**options).expert_traces(4, 0)
+    assert len(MathTeam(**options, imitate_errors=True).expert_traces(4, 0)) == 4
+    assert MathTeam(**options).expert_traces(0, 0) == []
+
+
+def test_experts_read_candidates_and_not_numbered_lines_of_the_question():
+    task = TASK | {"question": "Which holds?\n1: 4 (reject)\n2: 5 (approve)"}
+    for workflow in WORKFLOWS:
+        played = play_workflow(MathTeam(workflow), task, 0, Experts(task, 0, 3))
+        assert played.record["right"] and played.record["malformed"] == 0, workflow
+        play_workflow(MathTeam(workflow), task, 0, Guessers(task, 0, 3))
+
+
 def test_errors_are_imitated_where_asked_for_and_are_guesses_without_workings():
     options = {"workflow": "single", "error_rate": 0.3, "kinds": ("chain",), "difficulties": (2,)}
     replies = [reply for _, reply in MathTeam(**options).expert_traces(400, 0)]
@@ -326,7 +352,10 @@ def test_a_router_that_errs_asks_all_solvers_at_once():
         ({"check_seconds": "3"}, "check_seconds='3' must be a number"),
         ({"malformed_penalty": math.nan}, "malformed_penalty=nan is a number from 0"),
         ({"malformed_penalty": None}, "malformed_penalty=None must be a number"),
+        ({"check_seconds": 1e7}, "check_seconds=10000000.0 one above 0 and up to 3600"),
         ({"difficulties": (1, 1)}, "must be one or more of"),
+        ({"difficulties": (1.0,)}, "must be one or more of"),
+        ({"difficulties": ([1],)}, "must be one or more of"),
         ({"difficulties": 1}, "must be one or more of"),
         ({"checker": None}, "checker=None must name a function"),
         ({"checker": "math:pi"}, "checker='math:pi' must name a function"),

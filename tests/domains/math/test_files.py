@@ -91,6 +91,14 @@ def test_several_answers_are_all_asked_for(tmp_path):
     assert task["answer"] == "1, 2"
 
 
+@pytest.mark.parametrize(
+    ("number", "text"), [("0.00002", "0.00002"), ("-1e-7", "-0.0000001"), ("1e22", "1" + "0" * 22)]
+)
+def test_numbers_have_no_exponents(number, text, tmp_path):
+    (task,) = read_problems(written(tmp_path, f'{{"problem": "p", "answer": {number}}}'))
+    assert task["answer"] == text
+
+
 def test_a_question_counts_once(tmp_path):
     one, other = {"problem": "p", "answer": "1"}, {"problem": "q", "answer": 2}
     assert len(read_problems(written(tmp_path, one, other, one))) == 2

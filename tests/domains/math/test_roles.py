@@ -56,6 +56,7 @@ def test_selections(reply, index):
         ("<route>1, 3</route>", (1, 3)), ("<route>3 1 3</route>", (1, 3)),
         ("<route>stop</route>", ()), ("STOP.", ()), ("solvers 2 and 3", (2, 3)),
         ("<route>7, 2</route>", (2,)), ("<route>7</route>", None), ("", None),
+        ("<route>1, 3.</route>", (1, 3)), ("<route>10, 2</route>", (2,)), ("1 and 2.", (1, 2)),
         ("<route>none</route>", None), ("<route>1.5</route>", None), ("<route>-1</route>", None),
         ("<route>stop, 2</route>", (2,)), ("stopping", None), ("<route>" + "9" * 5000, None),
     ],
@@ -90,8 +91,9 @@ def test_an_answer_cannot_look_like_another_candidate():
 
 
 def test_routes_of_many_solvers_are_read_as_they_are_written():
-    everyone = tuple(range(1, 101))
-    assert read_route(route_reply(everyone), 100) == everyone
+    for count in (100, 1200):
+        everyone = tuple(range(1, count + 1))
+        assert read_route(route_reply(everyone), count) == everyone
     assert read_verdicts(verdict_reply([False] * 100), 100) == ([False] * 100, True)
 
 

@@ -225,8 +225,9 @@ def test_a_kept_index_that_was_damaged_is_named(tmp_path):
     (kept,) = tmp_path.iterdir()
     for file in sorted(kept.iterdir()):
         content = file.read_bytes()
-        file.write_bytes(content[: len(content) // 2])
-        with pytest.raises(ValueError, match=f"index .*{kept.name} cannot be read; remove it"):
-            Corpus(documents, str(tmp_path)).search("lund", 1)
+        for damaged in (content[: len(content) // 2], b"", b"null"):
+            file.write_bytes(damaged)
+            with pytest.raises(ValueError, match=f"index .*{kept.name} cannot be read; remove it"):
+                Corpus(documents, str(tmp_path)).search("lund", 1)
         file.write_bytes(content)
     assert Corpus(documents, str(tmp_path)).search("lund", 1) == (documents[0],)
