@@ -58,7 +58,7 @@ def growth(progress: Callable[[], Any]) -> list[list]:
 def devices(progress: Callable[[], Any]) -> list[list]:
     """Rows of all numbers of devices."""
     rows = []
-    for number in (1, 2) if QUICK.value else (1, 2, 4):
+    for number in (2,) if QUICK.value else (1, 2, 4):
         loads = scaling_devices.loads(QUICK.value, number, SEED.value)
         answers = scaling_devices.compete(loads, REPETITIONS.value, progress)
         for row in scaling_devices.device_rows(number, answers):

@@ -13,6 +13,8 @@ from scaling_work import SEPARATE, SHARED
 from sepo_jax.evaluation.plots import COLORS, GRID, INK, MUTED
 
 _STYLE = {
+    "svg.hashsalt": "scaling",
+    "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": 8.5,
     "axes.edgecolor": MUTED,
@@ -47,7 +49,8 @@ def draw(growth: Sequence[Sequence], devices: Sequence[Sequence]) -> Figure:
     ]
     rows = -(-len(panels) // _WIDE)
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(3.4 * _WIDE, 2.5 * rows), layout="constrained", dpi=150)
+        figure = Figure(figsize=(3.4 * _WIDE, 2.5 * rows), layout="constrained")
+        figure.patch.set_facecolor("white")  # pages in dark mode show the file as it is
         places = figure.subplots(rows, _WIDE, squeeze=False).ravel()
         for axes, panel in zip(places, panels, strict=False):
             _draw_panel(axes, *panel)
@@ -57,10 +60,11 @@ def draw(growth: Sequence[Sequence], devices: Sequence[Sequence]) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Writes the figure, in a directory that is made where it is absent."""
+    """Writes the figure as SVG, in a directory that is made where it is absent; equal input gives
+    equal bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(_STYLE):
-        figure.savefig(path, facecolor="white")  # pages in dark mode show the file as it is
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
     return path
 
 

@@ -29,7 +29,7 @@ NOTES = {
         "In scores and update: tokens in the rows of both, a row for the whole group or tree, or "
         "one a trajectory. Rows with two sizes are differences: what the larger takes beyond the "
         "smaller. Sizes that are not in a row: prompts of 512 tokens and replies of 16, groups of "
-        "16; slots serve a group of 32 in generation alone; a path of a tree has 8 turns of 8 "
+        "8; slots serve a group of 32 in generation alone; a path of a tree has 8 turns of 8 "
         "tokens and as many of observation between them. A step generates, scores under the "
         "reference policy, and takes one AdamW step, GRPO's or on trees BPO's, with a KL term. "
         "Medians of {repetitions} steps after one that compiles, sides in turn; 4 layers of "
@@ -72,4 +72,4 @@ def write_tables(
         }
         written.append(write_result(directory / f"{FILES[part]}.json", result))
     figure = draw(rows.get("growth", ()), rows.get("devices", ()))
-    return [*written, save(figure, directory / "figures" / "benchmark_scaling.png")]
+    return [*written, save(figure, directory / "figures" / "benchmark_scaling.svg")]

@@ -132,7 +132,7 @@ def test_each_peer_has_its_python(anything):
     found = peers.check_peers(["trl", "tunix"], [anything, anything], ["float32"], [0])
     assert found == {"trl": anything, "tunix": anything}
     assert peers.check_peers([], [], ["bfloat16"], [4]) == {}
-    with pytest.raises(FileNotFoundError, match="--peer=tunix .* names none"):
+    with pytest.raises(FileNotFoundError, match=r"--peer=tunix .* names none"):
         peers.check_peers(["trl", "tunix"], [anything], ["float32"], [0])
     with pytest.raises(ValueError, match="2 of --peer_python for 1 of --peer"):
         peers.check_peers(["trl"], [anything, anything], ["float32"], [0])
