@@ -166,7 +166,7 @@ def test_rows_of_growth_end_with_what_the_largest_takes_beyond_the_smallest():
         ["samples", "2 to 4", "times less", 1, None, 5, 4, 2, 6, 4],
     ]
     assert all(len(row) == len(growth.COLUMNS) for row in rows)
-    assert growth.growth_rows(work.Axis("slots", {}, adds=False), found) == rows[:6]
+    assert growth.growth_rows(work.Axis("samples", {}, adds=False), found) == rows[:6]
 
 
 def answers(generate, update):
@@ -219,7 +219,7 @@ def test_written_tables_read_back_and_draw_the_same_figure(tmp_path):
     assert tables.write_tables(rows, 3, 4, tmp_path)[-1].read_bytes() == figure
 
 
-@pytest.mark.parametrize(("name", "part"), zip(WRITTEN, ("growth", "devices"), strict=True))
+@pytest.mark.parametrize(("name", "part"), [*zip(WRITTEN, ("growth", "devices"), strict=True)])
 def test_published_result_is_complete(name, part):
     if not (RESULTS / name).exists():
         pytest.skip("not measured yet")
