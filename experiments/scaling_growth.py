@@ -25,6 +25,7 @@ COUNTS = ("new tokens", "prefilled", "in scores and update")
 COLUMNS = ["growing", "size", "side", *COUNTS, *(f"{phase} s" for phase in PHASES), "step s"]
 LESS, GROWTH = "times less", "{} to {}"
 _KL, _RATE = 0.04, 1e-6
+_ROW_STEP = 16  # rows are as long as a multiple of this: sizes that differ little compile once
 _STEPS = 10_000  # of a constant learning rate
 
 
@@ -120,8 +121,10 @@ class Step:
 
 
 def row_length(forest: Forest, side: str) -> int:
-    """Tokens of a row: the whole tree where it is shared, else a trajectory."""
-    return forest.num_tokens if side == SHARED else int((forest.starts() + forest.lengths()).max())
+    """Tokens of a row: the whole tree where it is shared, else a trajectory; rounded up."""
+    paths = forest.starts() + forest.lengths()
+    tokens = forest.num_tokens if side == SHARED else int(paths.max())
+    return -(-tokens // _ROW_STEP) * _ROW_STEP
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:

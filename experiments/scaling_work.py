@@ -134,8 +134,8 @@ def axes(quick: bool) -> list[Axis]:
     groups, prompts, prompt, reply, group = (4, 8, 16, 32), (128, 256, 512, 1024), 512, 16, 8
     turns, observation, forked, slots = 8, 8, (2, 4, 8), (4, 8, 16, 32)
     if quick:
-        groups, prompts, prompt, reply, group = (2, 4), (8, 16), 16, 4, 2
-        turns, observation, forked, slots = 4, 2, (2, 3), (2, 4)
+        groups, prompts, prompt, reply, group = (2, 4), (16, 24), 16, 4, 2
+        turns, observation, forked, slots = 4, 2, (2,), (2, 4)
     trees = [
         tree(3, k, prompt=prompt, reply=reply // 2, observation=observation, turns=turns)
         for k in forked
