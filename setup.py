@@ -55,7 +55,7 @@ setup(
         "parity": ["torch>=2.4", "peft>=0.17"],
         "ray": ["ray>=2.40"],
         "search": ["bm25s>=0.3"],
-        "tpu": ["libtpu"],  # its compiler alone, for experiments/dry_run.py
+        "tpu": ["jax[tpu]"],  # with the libtpu of its version, whose compiler dry runs need
         "webshop": ["bm25s>=0.3"],
     },
 )

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Programs that tests start keep nothing of theirs in the user's cache.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", "")
 flags = os.environ.get("XLA_FLAGS", "")
 if "host_platform_device_count" not in flags:
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8".strip()

@@ -27,7 +27,7 @@ compiles for the slice and gives least times and whether it fits.
     python experiments/train.py --config=configs/bpo/llama3_1_8b.py:task=repository,data=<file>
     python experiments/train.py --config=configs/bpo/llama3_1_8b.py:task=alfworld,algorithm=grpo
     python experiments/train.py --config=configs/bpo/llama3_1_8b.py:task=alfworld,credit=lambda
-    python experiments/dry_run.py --config=configs/bpo/llama3_1_8b.py --topology=v5p:2x2x4
+    python experiments/dry_run.py --config=configs/bpo/llama3_1_8b.py
 
 Paper: BPO, arXiv 2607.14171.
 """

@@ -6,6 +6,7 @@ learning on the SEPO reward corrects that, and its safety score ends above that 
     python experiments/train.py --config=configs/sepo/ipd.py
     python experiments/train.py --config=configs/sepo/ipd.py:policy=smollm2
     python experiments/train.py --config=configs/sepo/ipd.py:policy=gemma-4-e4b-it,paper
+    python experiments/dry_run.py --config=configs/sepo/ipd.py:policy=gemma-4-e4b-it,paper
     python experiments/sweep.py --config=configs/sepo/ipd.py --write     # three seeds
 
 Paper: SEPO, arXiv 2605.30854; its weights for Gemma 4 E4B are lambda_e = 2.4,

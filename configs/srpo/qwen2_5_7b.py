@@ -18,8 +18,7 @@ the slice and gives least times and whether it fits, for as many rows as usual e
     python experiments/train.py --config=configs/srpo/qwen2_5_7b.py:adapters=none
     python experiments/train.py --config=configs/srpo/qwen2_5_7b.py:algorithm=dr_mas
     python experiments/train.py --config=configs/srpo/qwen2_5_7b.py:workers=5,ratio_scale=mean
-    python experiments/dry_run.py --config=configs/srpo/qwen2_5_7b.py --topology=v5p:2x2x4 \\
-        --rows=3072
+    python experiments/dry_run.py --config=configs/srpo/qwen2_5_7b.py --rows=3072
 
 Paper: SRPO, arXiv 2609.08452.
 """

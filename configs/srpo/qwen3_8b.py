@@ -18,7 +18,7 @@ the slice and gives least times and whether it fits.
     python experiments/train.py --config=configs/srpo/qwen3_8b.py:adapters=none
     python experiments/train.py --config=configs/srpo/qwen3_8b.py:algorithm=dr_mas
     python experiments/train.py --config=configs/srpo/qwen3_8b.py:solvers=5,ratio_scale=mean
-    python experiments/dry_run.py --config=configs/srpo/qwen3_8b.py --topology=v5p:2x2x4
+    python experiments/dry_run.py --config=configs/srpo/qwen3_8b.py
 
 Paper: SRPO, arXiv 2609.08452.
 """

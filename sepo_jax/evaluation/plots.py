@@ -288,6 +288,27 @@ def bar_chart(
         return _svg(figure, title)
 
 
+def share_chart(rows: Mapping[str, Mapping[str, float]], *, title: str) -> str:
+    """SVG text of a bar for each row of {row: {part: amount from 0}}, cut into its parts."""
+    parts = list(dict.fromkeys(name for row in rows.values() for name in row))
+    palette = (*COLORS, MUTED)
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(9.4, 0.9 + 0.45 * len(rows)), layout="constrained")
+        axes = figure.add_subplot()
+        ends = np.zeros(len(rows))
+        for index, part in enumerate(parts):
+            sizes = np.array([row.get(part, 0.0) for row in rows.values()])
+            color = palette[index % len(palette)]
+            axes.barh(range(len(rows)), sizes, left=ends, color=color, label=_plain(part), zorder=2)
+            ends = ends + sizes
+        axes.set_yticks(range(len(rows)), [_plain(name) for name in rows])
+        axes.invert_yaxis()
+        axes.set_title(_plain(title))
+        axes.grid(visible=False, axis="y")
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        return _svg(figure, title)
+
+
 def _draw(axes, curve: Series, color: str, markers: bool = False) -> None:
     """A curve: every point when few, else means of bins over a band from minimum to maximum."""
     steps, values = np.asarray(curve.steps, float), np.asarray(curve.values, float)

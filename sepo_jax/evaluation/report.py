@@ -22,6 +22,7 @@ from .report_sections import (
     summary_section,
 )
 from .report_tasks import tasks_section
+from .report_time import time_section
 from .report_trees import TREES, trees_section
 from .run_data import RunData, read_run
 from .tree_page import render_trees
@@ -57,6 +58,7 @@ def render_report(run: RunData) -> str:
         ("matches", "Match play", matches_section),
         ("samples", "Samples", samples_section),
         ("counters", "Failures", counters_section),
+        ("time", "Time", time_section),
         ("settings", "Settings", settings_section),
     ]
     sections = [

@@ -1,4 +1,4 @@
-"""The last sections of a report: samples, failures, settings, timings, what could not be read."""
+"""The last sections of a report: samples, failures, settings, what could not be read."""
 
 import math
 from collections.abc import Mapping
@@ -114,7 +114,7 @@ def counters_section(run: RunData) -> Html:
 
 
 def settings_section(run: RunData) -> Html:
-    """Config, versions, timings, and what could not be read."""
+    """Config, versions, and what could not be read."""
     config = [[escape(k), tag("code", v)] for k, v in sorted(_flat(run.config).items())]
     versions = [[k, v] for k, v in run.versions.items()]
     facts = [
@@ -126,50 +126,15 @@ def settings_section(run: RunData) -> Html:
     return page.section(
         "settings",
         "Settings and provenance",
-        "What was run, with which versions, how long it took, and what this page could not read.",
+        "What was run, with which versions, and what this page could not read.",
         page.details(f"Config ({len(config)} fields)", page.table(["Field", "Value"], config))
         if config
         else "",
         tag("h3", "Versions"),
         page.table(["Package", "Version"], versions) if versions else tag("p", "Not recorded."),
         page.join([tag("h3", "Facts"), page.table(["Key", "Value"], facts)]) if facts else "",
-        _timings(run),
         tag("h3", "Missing or unreadable"),
         tag("ul", *notes, class_="notes") if notes else tag("p", "Nothing.", class_="ok"),
-    )
-
-
-def _timings(run: RunData) -> Html:
-    """Wall-clock seconds by stage and key: mean of a step and total; and the most memory held."""
-    totals: dict[tuple[str, str], list[float]] = {}
-    for line in run.timings:
-        for key, value in line.items():
-            amount = to_number(value)
-            if key not in ("stage", "step") and amount is not None and math.isfinite(amount):
-                totals.setdefault((str(line.get("stage", "")), key), []).append(amount)
-    if not totals:
-        return Html("")
-    rows = [
-        [stage, key, number(sum(v) / len(v), 3), number(sum(v), 1), len(v)]
-        for (stage, key), v in totals.items()
-        if not key.endswith("_bytes")
-    ]
-    headers = ["Stage", "Key", "Mean of a line", "Sum", "Lines"]
-    peaks = [
-        [stage, key.removesuffix("_bytes"), number(max(v) / 1e9, 3)]
-        for (stage, key), v in totals.items()
-        if key.endswith("_bytes")
-    ]
-    memory = [
-        tag("h3", "Memory"),
-        page.table(["Stage", "Key", "Largest, GB"], peaks, classes=["", "", "n"]),
-    ]
-    return page.join(
-        [
-            tag("h3", "Timings"),
-            page.table(headers, rows, classes=["", "", "n", "n", "n"]),
-            *(memory if peaks else ()),
-        ]
     )
 
 

@@ -4,7 +4,8 @@ The layout (training writes it as the run goes):
 
   config.json     the settings of the run
   metrics.jsonl   one line a step: {"stage": "sft" | "sepo" | "rl", "step": int, flat keys: numbers}
-  timings.jsonl   one line a step: {"stage": ..., "step": ..., flat keys: seconds; "*_bytes"}
+  timings.jsonl   one line a step: {"stage": ..., "step": ..., flat keys: seconds; "*_bytes";
+                  "compiled/<function>", "loaded/<function>": programs since the line before}
   summary.json    final figures by stage under flat keys such as "sepo/nash_conv"
   tables.json     stage -> information set -> probabilities of the actions
   tasks.json      of runs over tasks, in place of tables.json: the evaluation tasks; for every

@@ -194,8 +194,10 @@ def unit_lower_inverse(below: jax.Array) -> jax.Array:
     if size <= 16 or size % 2:
         return _small_inverse(below)
     half = size // 2
-    blocks = jnp.stack([below[..., :half, :half], below[..., half:, half:]])
-    first, second = unit_lower_inverse(blocks)
+    # Behind the other leading axes: in front of one that a mesh splits, XLA's simplifier for TPUs
+    # aborts the process.
+    blocks = jnp.stack([below[..., :half, :half], below[..., half:, half:]], axis=-3)
+    first, second = jnp.moveaxis(unit_lower_inverse(blocks), -3, 0)
     link = _product(_product(second, below[..., half:, :half]), first)
     rows = [[first, jnp.zeros_like(link)], [-link, second]]
     return jnp.concatenate([jnp.concatenate(row, axis=-1) for row in rows], axis=-2)

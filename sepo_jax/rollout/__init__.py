@@ -9,6 +9,7 @@ from .driver import EngineOptions, drive
 from .forests import build_forest, decision_segments
 from .generate import Reply, complete, generate, text_log_probs
 from .play import ChatCodec, Rollout, members, play
+from .sharing import Share
 from .team import event_audit, team_metrics
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "EngineOptions",
     "Reply",
     "Rollout",
+    "Share",
     "build_forest",
     "complete",
     "decision_segments",

@@ -31,6 +31,7 @@ from ..sandbox.protocol import EnvironmentFactory, Pool
 from .driver import EngineOptions
 from .play import DEFAULT_OPTIONS, Rollout, check_requests, play
 from .selectors import ENTROPIES, SELECTORS, first_above, highest, lowest, shares, uniform
+from .sharing import Share
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,7 @@ def play_branching(
     seed: int,
     step: int = 0,
     seats: Sequence[int] = (0,),
+    share: Share | None = None,
     progress: str = "",
 ) -> Rollout:
     """Plays trees: trunks, and the forks that go on from their branch points.
@@ -160,7 +162,7 @@ def play_branching(
       requests: prompts. Trunk t of a request has member `member * trees_per_prompt + t`, by the
         largest trees_per_prompt of all, and forks have members above those of all trunks; so
         nothing that is sampled depends on the order of work.
-      pool, options, seed, step, seats, progress: as of `play`.
+      pool, options, seed, step, seats, share, progress: as of `play`.
       branching: how trees grow, of all requests or one of each, so that some may be played without
         branch points beside others; `Branching()` by default.
 
@@ -194,6 +196,7 @@ def play_branching(
         step=step,
         seats=seats,
         follow_ups=follow_ups if any(each.forks for each in grows) else None,
+        share=share,
         progress=progress,
     )
     if not rollout.results:

@@ -298,7 +298,7 @@ def _run_in_jit(policies, arrays, layout, queue, options: EngineOptions, devices
     number = next(_NUMBERS)
     _QUEUES[number] = queue, options.exchange_shape()
     try:
-        program = _program(policies, layout, options, tuple(devices))
+        program = loop_program(policies, layout, options, tuple(devices))
         indices = np.arange(len(devices), dtype=np.int32)
         index = indices if len(devices) > 1 else indices[0]
         jax.block_until_ready(program(arrays, np.int32(number), index))
@@ -307,10 +307,14 @@ def _run_in_jit(policies, arrays, layout, queue, options: EngineOptions, devices
 
 
 @functools.lru_cache(maxsize=8)
-def _program(
+def loop_program(
     policies: tuple[Policy, ...], layout: Any, options: EngineOptions, devices: tuple
 ) -> Callable:
-    """The compiled loop; the queue is looked up by its number, so that programs serve many."""
+    """The compiled loop `program(arrays, number, index)` on each of `devices`.
+
+    Arrays and their layout are those of `weights.distinct`. The queue is looked up by its number,
+    so that programs serve many; the index is the device's, int32 [devices] of several.
+    """
     loop = partial(_loop, policies, layout, options)
     if len(devices) > 1:
         return jax.pmap(loop, in_axes=(None, None, 0), devices=devices)
@@ -322,7 +326,8 @@ def _loop(policies, layout, options: EngineOptions, arrays, number, device) -> c
     shape = options.exchange_shape()
     reaches = engine.reaches(options.capacity)
     nothing = tuple(no_commands(shape) for _ in policies)
-    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), nothing)
+    # Flat: lowering for several TPUs gives every result of a callback the rank of the first.
+    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct((array.size,), array.dtype), nothing)
 
     def runs(carry):
         _, commands = carry
@@ -344,8 +349,8 @@ def _loop(policies, layout, options: EngineOptions, arrays, number, device) -> c
             )
             after.append(state)
             reports.append(report)
-        commands = io_callback(_exchange, shapes, number, device, tuple(reports))
-        return tuple(after), commands
+        flat = io_callback(_exchange, shapes, number, device, tuple(reports))
+        return tuple(after), jax.tree.map(lambda got, as_: got.reshape(as_.shape), flat, nothing)
 
     states = tuple(
         engine.init_slots(policy, options.slots, options.capacity) for policy in policies
@@ -355,11 +360,13 @@ def _loop(policies, layout, options: EngineOptions, arrays, number, device) -> c
 
 
 def _exchange(number, device, reports: Sequence[Report]) -> tuple[Commands, ...]:
-    """The callback: whatever goes wrong stops the queue and ends the loop by its code."""
+    """The callback, with flat results: whatever goes wrong stops the queue and ends the loop by its
+    code."""
     queue, shape = _QUEUES[int(number)]
     try:
-        return queue.exchange(int(device), jax.tree.map(np.asarray, reports))
+        commands = queue.exchange(int(device), jax.tree.map(np.asarray, reports))
     except BaseException as error:
         queue.stop(error)
         failed = no_commands(shape)._replace(code=np.array(FAILED, np.int32))
-        return (failed,) * len(reports)
+        commands = (failed,) * len(reports)
+    return jax.tree.map(np.ravel, commands)

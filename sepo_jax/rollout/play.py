@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import chex
@@ -26,6 +27,7 @@ from ..sandbox.protocol import BadAnswer, EnvironmentFactory, Message, Pool, Pro
 from ..sandbox.queue import HostQueue
 from .driver import EngineOptions, drive
 from .forests import build_forest
+from .sharing import Share
 
 DEFAULT_OPTIONS = EngineOptions()
 _KEY_LIMIT = 2**31  # parts of a sampling key are int32
@@ -148,6 +150,7 @@ def play(
     step: int = 0,
     seats: Sequence[int] = (0,),
     follow_ups: FollowUps | None = None,
+    share: Share | None = None,
     progress: str = "",
 ) -> Rollout:
     """Plays episodes to their end.
@@ -164,6 +167,8 @@ def play(
       follow_ups: called with the result of every episode, failed ones too, and with snapshots where
         they were kept; the episodes that it asks for are played next. It runs inside the rollout
         and must not call JAX.
+      share: the part of this process where several play together, each with a pool of its own: all
+        call this with the same arguments and get the same results. None plays everything here.
       progress: label of a progress bar over the episodes, shown from ten seconds on; "" for none.
 
     Returns:
@@ -183,6 +188,17 @@ def play(
     check_requests(requests)
     if not requests:
         return Rollout()
+    part = partial(_play, policies, parts, pool, options, seed, step, seats, follow_ups, progress)
+    results, statistics = share.played(requests, part) if share is not None else part(requests)
+    return Rollout(results, statistics, step)
+
+
+def _play(
+    policies, parts, pool, options, seed, step, seats, follow_ups, progress, requests
+) -> tuple[list[EpisodeResult], dict[str, Any]]:
+    """Results and statistics of what this process plays."""
+    if not requests:
+        return [], {}
     begin = time.perf_counter()
     with contextlib.ExitStack() as stack:
         if not hasattr(pool, "submit"):
@@ -221,8 +237,7 @@ def play(
         stack.callback(queue.close)
         drive(list(zip(policies, parts, strict=True)), queue, options)
         results = queue.results()
-    statistics = queue.statistics.summary() | {"seconds": time.perf_counter() - begin}
-    return Rollout(results, statistics, step)
+    return results, queue.statistics.summary() | {"seconds": time.perf_counter() - begin}
 
 
 @contextlib.contextmanager

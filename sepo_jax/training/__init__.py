@@ -4,9 +4,10 @@ run = train(config)                       # SFT, SEPO, exact evaluation, report
 run = train(config, objective=my_loss)    # the same with an own loss
 """
 
-from .loop import NonFiniteError, Run, train
+from .loop import Run, train
 from .sepo_stage import NoSpreadError
 from .settings import Settings, read_settings, to_dict
+from .stage_runner import NonFiniteError
 from .update import TrainState, as_objective, init_state, make_optimizer, make_update
 
 __all__ = [

@@ -1,5 +1,9 @@
 """Checkpoints by Orbax: written whole, restored to numpy on any number of devices.
 
+A save copies the state to the host and returns; a thread writes it while training goes on. A
+checkpoint has its name only once it is complete, and the oldest goes only after that: whenever a
+process is killed, the newest checkpoint of that name is whole.
+
 A checkpoint holds one training state and a description of its tree. Restoring compares that
 description with the state at hand first, so that another optimizer or model is refused by path.
 Checkpoints that cannot be read are skipped with a warning and never deleted: one that stands where
@@ -10,6 +14,7 @@ waits for no other.
 
 import logging
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +28,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The numbered checkpoints of one stage under one directory; the newest `keep` stay."""
+    """The numbered checkpoints of one stage under one directory; the newest `keep` stay.
+
+    On leaving its `with` block the last save is complete.
+    """
 
     def __init__(self, directory: str | os.PathLike, keep: int = 2):
         self.directory = Path(directory).resolve()
@@ -31,6 +39,7 @@ class Checkpoints:
         here = jax.process_index()
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None,
+            # The thread of `save` does that, and deletes old ones after it.
             enable_async_checkpointing=False,
             create=False,
             multiprocessing_options=ocp.options.MultiprocessingOptions(
@@ -42,10 +51,39 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(self.directory, options=options)
         self._keep = keep
         self._own: list[int] = []
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._saving: Future | None = None
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            self.wait()
+        except Exception as failed:
+            if error is None:
+                raise
+            _LOG.warning("the last save failed: %s", failed)
+        finally:
+            self._writer.shutdown()
 
     def save(self, step: int, state: Any) -> None:
-        """Writes `state` (a pytree of arrays) as checkpoint `step`; returns when it is complete."""
-        host_state = jax.tree.map(np.asarray, state)
+        """Begins to write `state` (a pytree of arrays) as checkpoint `step`.
+
+        It returns when the save before is complete and `state` is copied: the caller may overwrite
+        or donate it. What went wrong with the save before is raised here.
+        """
+        self.wait()
+        host_state = jax.tree.map(np.array, state)
+        self._saving = self._writer.submit(self._write, step, host_state)
+
+    def wait(self) -> None:
+        """Returns when the last save is complete; raises what went wrong with it, once."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def _write(self, step: int, host_state: Any) -> None:
         self._move_aside(step)
         self._manager.save(
             step,
@@ -73,6 +111,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Numbers of the complete checkpoints, oldest first."""
+        self.wait()
         return sorted(self._manager.all_steps())
 
     def restore(self, template: Any, step: int | None = None) -> tuple[int, Any] | None:
@@ -86,6 +125,7 @@ class Checkpoints:
           ValueError: the checkpoint holds another tree; the first paths that differ are named.
           FileNotFoundError: `step` was asked for and cannot be read.
         """
+        self.wait()
         candidates = self.steps() if step is None else [step]
         host_template = jax.tree.map(np.asarray, template)
         for candidate in reversed(candidates):

@@ -1,5 +1,6 @@
-"""TPU slices by name, described without a TPU, and what one of their chips can do."""
+"""TPU slices and GPUs by name, and what one of their chips can do."""
 
+import dataclasses
 import os
 import re
 from typing import NamedTuple
@@ -7,10 +8,11 @@ from typing import NamedTuple
 import jax
 
 from ..names import unknown
+from .settings import ParallelSettings
 
 GIB = 2**30
 EXAMPLES = "v4:2x2x1, v5e:2x2, v5e:4x4, v5p:2x2x2, v6e:2x4"
-HINT = "compiling for a TPU needs the libtpu wheel: pip install sepo_jax[tpu] (or libtpu)"
+HINT = "compiling for a TPU needs the libtpu wheel of this jax: pip install sepo_jax[tpu]"
 _FAMILIES = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")
 
 
@@ -43,6 +45,51 @@ CHIPS: dict[str, Chip] = {
     "TPU v6 lite": Chip("TPU v6e", 31.24 * GIB, 918e12, 1640e9, 448e9),
     "TPU7x": Chip("TPU7x core", 94.74 * GIB, 1154e12, 3690e9, 600e9),
 }
+# With NVLink (SXM). Memory: what the driver reports; JAX takes three quarters of it unless
+# XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise. The rest: NVIDIA's data sheets, products without
+# sparsity, links both ways together.
+GPUS: dict[str, Chip] = {
+    "a100": Chip("A100 80 GB", 80 * GIB, 312e12, 2039e9, 600e9),
+    "h100": Chip("H100 80 GB", 79.6 * GIB, 989e12, 3350e9, 900e9),
+    "h200": Chip("H200", 140.4 * GIB, 989e12, 4800e9, 900e9),
+    "b200": Chip("B200", 178 * GIB, 2250e12, 8000e9, 1800e9),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedDevice:
+    """Stands for a device that nothing is compiled for, where only its place in a mesh counts."""
+
+    id: int
+    device_kind: str
+    platform: str = "gpu"
+    process_index: int = 0
+
+
+def describe_gpus(name: str) -> tuple[Chip, int]:
+    """The chip, and how many, of a name such as "h100x8".
+
+    Raises:
+      ValueError: no such GPU, or no number of them.
+    """
+    match = re.fullmatch(r"(\w+?)x([1-9]\d*)", name)
+    if not match:
+        raise ValueError(
+            f"gpu {name!r} is not of the form <model>x<number>; examples: h100x8, a100x16"
+        )
+    if match.group(1) not in GPUS:
+        raise unknown("GPU", match.group(1), GPUS)
+    return GPUS[match.group(1)], int(match.group(2))
+
+
+LOCAL = "local"
+
+
+def devices_for(settings: ParallelSettings, topology: str = "") -> list[jax.Device]:
+    """Devices of the slice that is named, else of the one that a config is meant for, else those of
+    this machine, which `LOCAL` names too; errors as `describe_topology`."""
+    name = topology or settings.topology or LOCAL
+    return jax.devices() if name == LOCAL else describe_topology(name)
 
 
 def describe_topology(name: str) -> list[jax.Device]:
@@ -69,6 +116,8 @@ def describe_topology(name: str) -> list[jax.Device]:
     # Without these libtpu asks a metadata server, which only a TPU host has, what it runs on.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    # Nor does a compiler need a chip to itself: several processes may load it.
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     # A v4 chip is one device only when its two cores are joined.
     options = {"chip_config_name": "megacore"} if match.group(1) == "v4" else {}
     try:

@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 
@@ -15,18 +15,25 @@ class Clock:
       laps: seconds by phase.
     """
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter):
-        self._now, self._last = now, now()
+    def __init__(
+        self,
+        compiling: Callable[[], float] = lambda: 0.0,
+        now: Callable[[], float] = time.perf_counter,
+    ):
+        """A clock that runs from now on; `compiling` tells the seconds compiled so far."""
+        self._compiling, self._now = compiling, now
+        self._compiled, self._last = compiling(), now()
         self.laps: dict[str, float] = {}
 
-    def lap(self, phase: str, within: dict[str, float] | None = None) -> None:
-        """Books the time since the last call under `phase`, but for the seconds of phases `within`
-        it, which are booked under their own names."""
-        now = self._now()
-        within = within or {}
-        self.laps[phase] = round(now - self._last - sum(within.values()), 6)
-        self.laps |= {name: round(seconds, 6) for name, seconds in within.items()}
-        self._last = now
+    def lap(self, phase: str, within: Mapping[str, float] | None = None) -> None:
+        """Adds the time since the last call to `phase`, but for what went into compiling, which is
+        added to "compile", and for the seconds of phases `within` it, added to those."""
+        now, compiled = self._now(), self._compiling()
+        parts = {"compile": compiled - self._compiled, **(within or {})}
+        parts[phase] = now - self._last - sum(parts.values())
+        for name, seconds in parts.items():
+            self.laps[name] = round(self.laps.get(name, 0.0) + seconds, 6)
+        self._last, self._compiled = now, compiled
 
 
 def peak_memory() -> dict[str, int]:

@@ -13,6 +13,7 @@ from absl import app, flags, logging
 
 from ..names import nearest, unknown
 from ..sandbox.protocol import SandboxError
+from .compilation_cache import use_compilation_cache
 from .distributed import connect
 from .host_memory import keep_freed_memory
 
@@ -179,8 +180,11 @@ def define_process_flags() -> Callable[[], None]:
     return join
 
 
-def run_main(main: Callable[[], None]) -> None:
+def run_main(main: Callable[[], None], cache: str | None = None) -> None:
     """Parses the flags and runs `main`; what users get wrong ends in one line and exit code 2.
+
+    Compiled programs are kept in --compilation_cache, whose default is `cache`; see
+    `use_compilation_cache`. Mains that time whole runs have "", none.
 
     An interrupt and SIGTERM unwind, so that sandboxes close and what is half-written goes: exit
     codes 130 and 143.
@@ -188,7 +192,7 @@ def run_main(main: Callable[[], None]) -> None:
     signal.signal(signal.SIGTERM, _leave)
     keep_freed_memory()
     try:
-        _parse_and_run(main)
+        _parse_and_run(main, cache)
     except Terminated:
         sys.exit(128 + signal.SIGTERM)
     except KeyboardInterrupt:
@@ -197,7 +201,7 @@ def run_main(main: Callable[[], None]) -> None:
         sys.exit(128 + signal.SIGINT)
 
 
-def _parse_and_run(main: Callable[[], None]) -> None:
+def _parse_and_run(main: Callable[[], None], cache: str | None) -> None:
     sys.path.insert(0, "")  # a module of the working directory may hold an own loss or domain
     try:
         check_overrides(sys.argv)
@@ -207,11 +211,19 @@ def _parse_and_run(main: Callable[[], None]) -> None:
     # Libraries report every checkpoint and missing optional package; a run reports itself.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
+    kept = flags.DEFINE_string(
+        "compilation_cache",
+        cache,
+        "directory of compiled programs; '' for none, and by default, unless a program measures "
+        "whole runs, $JAX_COMPILATION_CACHE_DIR or else ~/.cache/sepo_jax/compilations",
+    )
+
     def guarded(arguments: Sequence[str]) -> None:
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)
         if len(arguments) > 1:
             sys.exit(_one_line(ValueError(f"unexpected arguments {arguments[1:]}")))
+        use_compilation_cache(kept.value)
         try:
             main()
         except USER_ERRORS as error:

@@ -1,9 +1,10 @@
 """Several processes, one run: how they start, agree, and share what one of them holds.
 
-The same command runs on every host. Every process plays the same episodes, since they are a
-function of config, seed and step; so all hold the same forest and the same whole batch, and each
-feeds its own devices their shares of it. Process 0 alone writes the run directory and reads
-checkpoints; the others get the restored state from it, so no shared file system is needed.
+The same command runs on every host. The episodes of a step are a function of config, seed and step
+alone; each process plays its share of them, in sandboxes of its own, and all get all results. So
+all hold the same forest and the same whole batch, and each feeds its own devices their shares of
+it. Process 0 alone writes the run directory and reads checkpoints; the others get the restored
+state from it, so no shared file system is needed.
 
 In a run of one process every function here is local: nothing touches the network.
 """
@@ -11,6 +12,7 @@ In a run of one process every function here is local: nothing touches the networ
 import contextlib
 import json
 import os
+import pickle
 import sys
 import threading
 import zlib
@@ -21,6 +23,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from ..forest import bucket
+from ..rollout import Share
 from .roll_call import name_processes, refuse_loopback, roll_call
 from .settings import differences
 
@@ -129,16 +133,34 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
+def rollout_share() -> Share:
+    """This process's part of a rollout that all play together."""
+    return Share(jax.process_index(), jax.process_count(), gather_objects)
+
+
+def gather_objects(content: Any) -> list[Any]:
+    """The `content` of every process, on every process, in their order; it must pickle."""
+    if jax.process_count() == 1:
+        return [content]
+    return [pickle.loads(each) for each in gather_bytes(pickle.dumps(content))]
+
+
 def gather_texts(text: str) -> list[str]:
     """The `text` of every process, on every process, in their order."""
+    return [each.decode() for each in gather_bytes(text.encode())]
+
+
+def gather_bytes(content: bytes) -> list[bytes]:
+    """The `content` of every process, on every process, in their order."""
     if jax.process_count() == 1:
-        return [text]
-    own = np.frombuffer(text.encode(), np.uint8)
+        return [content]
+    own = np.frombuffer(content, np.uint8)
     lengths = multihost_utils.process_allgather(np.int32(len(own)))
-    padded = np.zeros(max(int(lengths.max()), 1), np.uint8)
+    # A program is compiled for each size, so there are few.
+    padded = np.zeros(bucket(max(int(lengths.max()), 1)), np.uint8)
     padded[: len(own)] = own
     everyone = np.asarray(multihost_utils.process_allgather(padded))
-    return [row[:length].tobytes().decode() for row, length in zip(everyone, lengths, strict=True)]
+    return [row[:length].tobytes() for row, length in zip(everyone, lengths, strict=True)]
 
 
 def together(function: Callable[[], Any]) -> Any:

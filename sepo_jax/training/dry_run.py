@@ -9,49 +9,40 @@ functions are those of the training loop, laid out over the given devices by the
 import dataclasses
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
-from ..algorithms import Algorithm, get_algorithm
+from ..algorithms import Algorithm
 from ..forest import Batch, bucket
 from ..forest.batch import LAYOUT
+from ..names import check_option
 from ..objective import make_objective
 from ..policy import Policy, Sampling
-from ..policy.lora import apart
 from ..rollout import engine
-from ..rollout.weights import shared_form
+from ..rollout.driver import loop_program
+from ..rollout.weights import distinct
 from ..sandbox.exchange import Chunks
 from .batches import score_parts
 from .chips import Chip, chip_of
-from .dry_run_report import Report, Row
+from .dry_run_report import PARTS, TRAINED, Report, Row
+from .dry_run_shapes import Placed, bytes_per_chip, count, run_shapes, with_sharding
 from .dry_run_sizes import Sizes, default_sizes
 from .hlo import read_work
-from .loop import configured_algorithm
-from .parallel import MESH_AXES, Parallel, state_shardings
-from .settings import PolicySettings, Settings
-from .setup import make_domain, model_config, role_policy
-from .trainable import begin_stage, reference_part, split
-from .update import as_objective, init_state, make_optimizer, make_update
+from .parallel import MESH_AXES, Parallel
+from .settings import Settings
+from .setup import engine_options
+from .update import as_objective, make_update
 
 _PREFILL = jax.jit(engine.prefill, static_argnums=0, donate_argnums=2)
 _DECODE = jax.jit(engine.decode, static_argnums=(0, 3, 4, 5, 6), donate_argnums=2)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-def shape_policy(settings: PolicySettings) -> Policy:
-    """The policy's functions without tokenizer and parameters; errors as `setup.model_config`.
-
-    Of a directory only config.json is read.
-    """
-    return Policy(model_config(settings), end_ids=(0,))
 
 
 def dry_run(
@@ -61,7 +52,7 @@ def dry_run(
     *,
     goal: Any = None,
     chip: Chip | None = None,
-    generation: bool = True,
+    parts: Sequence[str] = TRAINED,
 ) -> Report:
     """Compiles update, scoring and generation for `devices`; see the module.
 
@@ -71,7 +62,7 @@ def dry_run(
       sizes: of the data; `default_sizes` when None.
       goal: an own Algorithm or loss in place of the config's algorithm.
       chip: what a device can do; looked up when None.
-      generation: whether generation is compiled, and not update and scoring alone.
+      parts: of `PARTS`, what is compiled.
 
     Returns:
       Report: a row for each function. A function that the compiler refuses for want of memory is a
@@ -80,24 +71,17 @@ def dry_run(
     Raises:
       ValueError: unknown options, sizes that contradict each other.
     """
+    for part in parts:
+        check_option("part", part, PARTS)
     sizes = sizes or default_sizes(settings)
     parallel = Parallel(settings.parallel, devices)
-    policy = shape_policy(settings.policy)
-    if settings.policy.adapters != "shared":
-        policy = role_policy(settings, policy, make_domain(settings.domain))
-    params = jax.eval_shape(
-        lambda key: begin_stage(policy.config, policy.init(key), key), jax.random.key(0)
-    )
-    if goal is None:
-        learns = _last_stage(settings) is not settings.sft
-        goal = configured_algorithm(settings) if learns else get_algorithm("sft")
-    compiler = _Compiler(settings, parallel, policy, params, sizes, goal)
-    rows = [compiler.update()]
-    rows += compiler.scoring()
-    if generation:
-        rows += compiler.generation(spread=False)
-    if generation and parallel.kind == "mesh" and parallel.mesh.size > parallel.mesh.shape["data"]:
-        rows += compiler.generation(spread=True)
+    shapes = run_shapes(settings, goal)
+    placed = Placed(shapes, parallel)
+    compiler = _Compiler(placed, sizes)
+    rows = [compiler.update()] if "update" in parts else []
+    rows += compiler.scoring() if "score" in parts else []
+    rows += compiler.generation(spread=False) if "generate" in parts else []
+    rows += compiler.generation(spread=True) if "sharded" in parts and placed.is_split else []
     return Report(
         rows=tuple(rows),
         chip=chip or chip_of(parallel.devices[0]),
@@ -105,59 +89,32 @@ def dry_run(
         kind=parallel.kind,
         settings=settings,
         sizes=sizes,
-        num_parameters=_count(params),
-        num_trained=_count(compiler.trained),
-        frozen_bytes=_bytes_per_chip(compiler.frozen),
-        state_bytes=compiler.state_bytes,
+        num_parameters=count(shapes.params),
+        num_trained=count(shapes.trained),
+        frozen_bytes=bytes_per_chip(shapes.frozen),
+        state_bytes=placed.state_bytes,
+        parts=tuple(parts),
     )
-
-
-def _last_stage(settings: Settings) -> Any:
-    """The section of the stage that a run ends with."""
-    return next((part for part in (settings.rl, settings.sepo) if part.steps), settings.sft)
 
 
 class _Compiler:
     """Lowers each function from shapes laid out as the training loop lays them out."""
 
-    def __init__(self, settings, parallel, policy, params, sizes, goal):
-        self.settings, self.parallel, self.policy = settings, parallel, policy
-        self.params, self.sizes, self.goal = params, sizes, goal
-        self.compile_row = partial(compile_row, tpu=parallel.devices[0].platform == "tpu")
-        numbers = _last_stage(settings)
-        self.optimizer = make_optimizer(
-            settings.optimizer,
-            numbers.learning_rate,
-            numbers.warmup_steps,
-            max(numbers.steps, 1),
-            numbers.final_learning_rate,
-        )
-        self.frozen, self.trained = split(policy.config, params)
-        state = jax.eval_shape(partial(init_state, optimizer=self.optimizer), self.trained)
-        self.state, self.held = self._place_state(state), self._hold(self.frozen)
-        reference = {}
-        if isinstance(goal, Algorithm) and goal.kl_weight:
-            reference = self._hold(reference_part(policy.config, self.trained))
-        self.reference_bytes = _bytes_per_chip(reference)
-        lead = parallel.num_devices if parallel.kind == "pmap" else 1
-        self.state_bytes = (
-            _bytes_per_chip(self.state) // lead + _bytes_per_chip(self.held) + self.reference_bytes
-        )
-        # Whole parameters on the first chip, apart from what it holds of the training state.
-        self.copied_bytes = 0
-        if parallel.kind == "pmap":
-            self.copied_bytes = _bytes_per_chip(self.trained)
-        elif parallel.kind == "mesh" and parallel.mesh.size > parallel.mesh.shape["data"]:
-            self.copied_bytes = _bytes_per_chip(params)
+    def __init__(self, placed: Placed, sizes: Sizes):
+        self.placed, self.sizes = placed, sizes
+        self.shapes, self.parallel = placed.shapes, placed.parallel
+        self.settings, self.policy = self.shapes.settings, self.shapes.policy
+        tpu = self.parallel.devices[0].platform == "tpu"
+        self.compile_row = partial(compile_row, tpu=tpu)
 
     def update(self) -> Row:
         """The update of a step over all chips."""
-        goal = self.goal
+        goal = self.shapes.goal
         if isinstance(goal, Algorithm):
             temperature = self.settings.rollout.temperature
             goal = make_objective(goal, self.policy, temperature=temperature)
         function = self.parallel.mapped_update(
-            lambda objective: make_update(objective, self.optimizer),
+            lambda objective: make_update(objective, self.shapes.optimizer),
             as_objective(goal, self.policy),
         )
         parallel, lead = self.parallel, self._lead
@@ -165,15 +122,17 @@ class _Compiler:
         if parallel.kind == "mesh":
             sharding = NamedSharding(parallel.mesh, PartitionSpec(MESH_AXES))
         batch = batch_shapes(self.sizes, lead, sharding)
-        arguments = (self.state, self.held, batch)
+        arguments = (self.placed.state, self.placed.held, batch)
+        # Shapes of a batch, and of a pmap's state, carry the axis of devices.
+        own = bytes_per_chip(batch) // (1 if parallel.kind == "mesh" else parallel.num_devices)
         row, _ = self.compile_row(
-            "update", parallel.num_devices, function, arguments, resident=self.reference_bytes
+            "update",
+            parallel.num_devices,
+            function,
+            arguments,
+            kinds=self.placed.kinds | {"batch": own},
+            resident=self.placed.reference_bytes,
         )
-        if parallel.kind == "pmap" and row.error:
-            # Shapes of a pmap carry the axis of devices; a chip holds one of them.
-            held = _bytes_per_chip(self.held)
-            own = (row.arguments - held) // parallel.num_devices + held
-            row = dataclasses.replace(row, arguments=own)
         return row
 
     @property
@@ -182,18 +141,21 @@ class _Compiler:
 
     def scoring(self) -> list[Row]:
         """Scores under the reference policy, or the critic's values, where the algorithm asks."""
-        goal = self.goal
-        wanted = isinstance(goal, Algorithm) and (goal.kl_weight or goal.baseline == "critic")
-        if not wanted:
+        if not self.shapes.scores:
             return []
         devices, parts = self._lead
         batch = batch_shapes(self.sizes, (devices, parts), None)
         batch = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((devices * parts, *leaf.shape[2:]), leaf.dtype), batch
         )
-        arguments = (self.policy, self._on_first(self.params), batch, jnp.float32(1.0))
-        resident = self.state_bytes + self.copied_bytes - _bytes_per_chip(self.params)
-        return [self.compile_row("score", 1, score_parts, arguments, resident=resident)[0]]
+        params = self.placed.on_first(self.shapes.params)
+        arguments = (self.policy, params, batch, jnp.float32(1.0))
+        kinds = self.placed.kinds_with_copy
+        resident = sum(kinds.values()) - bytes_per_chip(params)
+        kinds = kinds | {"batch": bytes_per_chip(batch)}
+        return [
+            self.compile_row("score", 1, score_parts, arguments, kinds=kinds, resident=resident)[0]
+        ]
 
     def generation(self, spread: bool) -> list[Row]:
         """Parameters into decoding form, one prefill call of the widest width, and one token in
@@ -203,62 +165,66 @@ class _Compiler:
         Args:
           spread: leave the parameters as the mesh holds them, instead of whole on the first chip.
         """
-        settings, sizes, policy = self.settings, self.sizes, self.policy
+        settings, sizes, placed = self.settings, self.sizes, self.placed
         rollout, suffix = settings.rollout, ", sharded" if spread else ""
         chips = self.parallel.num_devices if spread else 1
-        fuse, whole, roles = policy.fuse, self.params, policy.num_adapters
-        if roles > 1:
-            config, _ = apart(policy.config, {})
-            whole = jax.eval_shape(lambda given: apart(self.policy.config, given)[1][0], whole)
-            policy = dataclasses.replace(policy, config=config)
-            fuse = partial(shared_form, policy)
-        params = self._hold(whole) if spread else self._on_first(whole)
+        policy, whole, fuse = placed.decoder()
+        params = placed.hold(whole) if spread else placed.on_first(whole)
         # Beside the functions' arguments; the parameters are that of the first.
-        resident = self.state_bytes + (0 if spread else self.copied_bytes)
-        compiled = partial(self.compile_row, resident=resident - _bytes_per_chip(params))
-        row, program = compiled(f"fuse{suffix}", chips, jax.jit(fuse), (params,))
+        kinds = placed.kinds if spread else placed.kinds_with_copy
+        resident = sum(kinds.values())
+        compiled = partial(self.compile_row, resident=resident - bytes_per_chip(params))
         fused = jax.eval_shape(fuse, whole)
+        row, program = compiled(f"fuse{suffix}", chips, jax.jit(fuse), (params,), kinds=kinds)
         if program is not None:
-            fused = jax.tree.map(_with_sharding, fused, program.output_shardings)
-        elif not spread:
-            fused = self._on_first(fused)
+            fused = jax.tree.map(with_sharding, fused, program.output_shardings)
         else:
-            fused = jax.tree.map(_with_sharding, fused, state_shardings(fused, self.parallel.mesh))
-        rows = [row]
-        state = jax.eval_shape(partial(engine.init_slots, policy, rollout.slots, sizes.capacity))
-        resident += (roles - 1) * _bytes_per_chip(state)
-        compiled = partial(self.compile_row, resident=resident)
+            fused = placed.hold(fused) if spread else placed.on_first(fused)
+        kinds = kinds | {"parameters": kinds["parameters"] + bytes_per_chip(fused)}
+        rows = [dataclasses.replace(row, kinds=kinds)]
+        state = placed.slots(policy, sizes.capacity)
         chunks = _chunk_shapes(
             rollout.prefill_rows, min(max(rollout.prefill_widths), sizes.capacity)
         )
-        row, program = compiled(f"prefill{suffix}", chips, _PREFILL, (policy, fused, state, chunks))
-        rows.append(row)
+
+        def call(name, function, *arguments):
+            own, others = bytes_per_chip(state), self.policy.num_adapters - 1
+            row, program = self.compile_row(
+                f"{name}{suffix}",
+                chips,
+                function,
+                (policy, fused, state, *arguments),
+                kinds=kinds | {"cache": (1 + others) * own},
+                resident=resident + others * own,
+            )
+            rows.append(row)
+            return program
+
+        program = call("prefill", _PREFILL, chunks)
         if program is not None:
-            state = jax.tree.map(_with_sharding, state, engine.SlotState(*program.output_shardings))
+            state = jax.tree.map(with_sharding, state, engine.SlotState(*program.output_shardings))
         sampling = Sampling(rollout.temperature, rollout.top_k, rollout.top_p)
-        arguments = (policy, fused, state, sampling, policy.end_ids, 1, sizes.capacity)
-        rows.append(compiled(f"decode{suffix}", chips, _DECODE, arguments)[0])
+        call("decode", _DECODE, sampling, policy.end_ids, 1, sizes.capacity)
+        if rollout.driver == "in_jit" and not spread:
+            rows.append(self._loop(policy, fused, sampling, kinds))
         return rows
 
-    def _on_first(self, tree: Any) -> Any:
-        sharding = SingleDeviceSharding(self.parallel.devices[0])
-        return jax.tree.map(lambda leaf: _with_sharding(leaf, sharding), tree)
-
-    def _place_state(self, state: Any) -> Any:
-        if self.parallel.kind == "pmap":
-            lead = (self.parallel.num_devices,)
-            return jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype), state
-            )
-        return self._hold(state)
-
-    def _hold(self, params: Any) -> Any:
-        """Shapes laid out as `Parallel.hold` does; a pmap lays them out itself."""
-        if self.parallel.kind == "pmap":
-            return params
-        if self.parallel.kind == "mesh":
-            return jax.tree.map(_with_sharding, params, state_shardings(params, self.parallel.mesh))
-        return self._on_first(params)
+    def _loop(self, policy: Policy, fused: Any, sampling: Sampling, kinds: Mapping) -> Row:
+        """The whole loop of generation with its callback as one program on the devices that decode;
+        the slots are its own, so keys and values are among its temporaries."""
+        options = engine_options(self.settings, sampling)
+        devices = tuple(self.parallel.devices[: options.devices])
+        policies = (policy,) * self.policy.num_adapters
+        arrays, layout = distinct((fused,) * len(policies))
+        if len(devices) > 1:  # a pmap lays them out itself
+            arrays = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in arrays]
+        index = jax.ShapeDtypeStruct((len(devices),) if len(devices) > 1 else (), jnp.int32)
+        program = loop_program(policies, layout, options, devices)
+        arguments = (arrays, jax.ShapeDtypeStruct((), jnp.int32), index)
+        resident = sum(kinds.values()) - bytes_per_chip(arrays)
+        return self.compile_row(
+            "loop", len(devices), program, arguments, kinds=kinds, resident=resident
+        )[0]
 
 
 def batch_shapes(sizes: Sizes, lead: tuple[int, int], sharding: Any) -> Batch:
@@ -291,6 +257,8 @@ def compile_row(
     chips: int,
     function: Callable,
     arguments: tuple,
+    *,
+    kinds: Mapping[str, int] | None = None,
     resident: int = 0,
     tpu: bool = False,
 ) -> tuple[Row, Any]:
@@ -301,24 +269,37 @@ def compile_row(
       chips: that it runs on.
       function: has `lower`.
       arguments: shapes, and static arguments.
-      resident: bytes that stay on the chip meanwhile and are no argument.
+      kinds: bytes on a chip by kind, of arguments and of what else stays there.
+      resident: bytes of these that are no argument.
       tpu: whether it is compiled for a TPU.
     """
+    before = time.process_time()
     try:
         compiled, text = _compile(function.lower(*arguments), tpu)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        shapes = _bytes_per_chip(arguments)
+        own = sum(kinds.values()) - resident if kinds else bytes_per_chip(arguments)
         needed = memory_of_error(str(error))
-        return Row(name, chips, resident, arguments=shapes, error=str(error), needed=needed), None
+        row = Row(name, chips, resident, arguments=own, error=str(error), needed=needed)
+        seconds = time.process_time() - before
+        return dataclasses.replace(row, kinds=kinds or {}, seconds=seconds), None
+    seconds = time.process_time() - before
     memory = compiled.memory_analysis()
     counted = compiled.cost_analysis() or {}
+    read = memory.argument_size_in_bytes
+    kinds = dict(kinds or {})
+    # Of a batch a program gets what it reads; all else stays on the chip, read or not.
+    batch = kinds.pop("batch", 0)
+    held = sum(kinds.values()) - resident
+    kinds["batch"] = min(batch, max(read - held, 0))
     row = Row(
         name,
         chips,
-        resident,
-        arguments=memory.argument_size_in_bytes,
+        resident + max(held - read, 0),
+        kinds=kinds,
+        seconds=seconds,
+        arguments=read,
         outputs=memory.output_size_in_bytes,
         aliased=memory.alias_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
@@ -356,22 +337,3 @@ def _chunk_shapes(rows: int, width: int) -> Chunks:
     """Shapes of the chunks of one prefill call."""
     shapes = Chunks(calls=(), tokens=(1, rows, width), lengths=(1, rows), slots=(1, rows))
     return Chunks(*(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes))
-
-
-def _with_sharding(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-
-def _bytes_per_chip(tree: Any) -> int:
-    total = 0
-    for leaf in jax.tree.leaves(tree):
-        if not hasattr(leaf, "dtype"):
-            continue
-        sharding = getattr(leaf, "sharding", None)
-        shape = sharding.shard_shape(leaf.shape) if sharding is not None else leaf.shape
-        total += int(np.prod(shape)) * leaf.dtype.itemsize
-    return total
-
-
-def _count(params: chex.ArrayTree) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,6 +1,7 @@
 """What a dry run found, whether it fits a chip, and what to change when it does not."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from .chips import GIB, Chip
@@ -11,9 +12,19 @@ if TYPE_CHECKING:
     from .dry_run_sizes import Sizes
 
 
+# What training runs; "sharded" is generation by parameters left on the mesh, which it does not.
+TRAINED = ("update", "score", "generate")
+PARTS = (*TRAINED, "sharded")
+# Of a chip's memory while a function runs: the policy's parameters (frozen ones, those of the
+# reference, whole copies and decoding forms among them), the optimizer's moments, keys and values
+# of the slots, the batch of the update, what the compiler keeps meanwhile (gradients among it), and
+# the rest: programs, outputs, padding of layouts.
+KINDS = ("parameters", "optimizer", "cache", "batch", "activations", "other")
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One compiled function; bytes and work of one chip.
+    """One function; bytes and work of one chip.
 
     Attributes:
       name: of the function.
@@ -25,6 +36,8 @@ class Row:
       counted_flops, counted_bytes: XLA's cost analysis, which counts the body of a loop once.
       error: why the compiler refused it, or None.
       needed: bytes that the refusal names, or None.
+      kinds: of `KINDS` the first four: bytes of arguments and of what else stays there.
+      seconds: of CPU that its compilation took.
     """
 
     name: str
@@ -40,6 +53,8 @@ class Row:
     counted_bytes: float = 0.0
     error: str | None = None
     needed: int | None = None
+    kinds: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
 
     @property
     def total(self) -> int:
@@ -48,6 +63,15 @@ class Row:
             return self.resident + max(self.arguments, self.needed or 0)
         own = self.arguments + self.outputs - self.aliased + self.temporaries + self.code
         return self.resident + own
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """`total` by `KINDS`; of a refused function "activations" is all that is not known."""
+        found = {kind: self.kinds.get(kind, 0) for kind in KINDS}
+        rest = self.total - sum(found.values())
+        found["activations"] = rest if self.error is not None else self.temporaries
+        found["other"] = self.total - sum(found.values())
+        return found
 
     def fits(self, chip: Chip) -> bool:
         """Whether it compiled and a chip has the memory."""
@@ -79,6 +103,18 @@ def least_times(work: Work, chip: Chip) -> Times:
     return Times(work.passes / chip.flops, work.num_bytes / chip.bandwidth, crossing / chip.links)
 
 
+def decoding_calls(settings: Settings, sizes: "Sizes") -> dict[str, int]:
+    """How often each function of generation runs in a step, where every slot has work."""
+    rollout = settings.rollout
+    slots = rollout.slots * rollout.devices
+    width = min(max(rollout.prefill_widths), sizes.capacity)
+    return {
+        "fuse": int(sizes.sampled > 0),
+        "decode": -(-sizes.sampled // slots),
+        "prefill": -(-sizes.given // (rollout.prefill_rows * width * rollout.devices)),
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class Report:
     """A dry run.
@@ -94,6 +130,8 @@ class Report:
         policy where it is another copy.
       num_trained: parameters that are trained; None for all.
       frozen_bytes: of the parameters that are not, whole.
+      estimated: nothing was compiled; the numbers are `estimate`'s.
+      parts: of `PARTS`, what was looked at.
     """
 
     rows: tuple[Row, ...]
@@ -106,13 +144,48 @@ class Report:
     state_bytes: int
     num_trained: int | None = None
     frozen_bytes: int = 0
+    estimated: bool = False
+    parts: tuple[str, ...] = TRAINED
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything that training runs was looked at."""
+        return set(TRAINED) <= set(self.parts)
+
+    @property
+    def whole_bytes(self) -> int:
+        """The parameters as generation holds them on one chip, before their decoding form."""
+        trained = self.num_parameters if self.num_trained is None else self.num_trained
+        return self.frozen_bytes + 4 * trained
 
     @property
     def fits(self) -> bool | None:
-        """Whether everything that the training loop runs fits; None for an unknown device."""
+        """Whether everything that was looked at and that training runs fits; None for an unknown
+        device."""
         if self.chip is None:
             return None
         return all(row.fits(self.chip) for row in self.rows if "sharded" not in row.name)
+
+    def step_times(self) -> dict[str, float] | None:
+        """Least seconds of a step by phase: "generate", "score", "update".
+
+        The roofline of each function times how often it runs. None for an unknown device, and where
+        the compiler refused a function that runs or was not asked.
+        """
+        if self.chip is None or not self.is_whole:
+            return None
+        optimizer = self.settings.optimizer
+        updates = optimizer.updates_per_batch if self.sizes.sampled else 1
+        runs = decoding_calls(self.settings, self.sizes) | {"score": 1, "update": updates}
+        phases = dict.fromkeys(("generate", "score", "update"), 0.0)
+        for row in self.rows:
+            if not runs.get(row.name):
+                continue
+            if row.work is None:
+                return None
+            phase = row.name if row.name in phases else "generate"
+            phases[phase] += runs[row.name] * least_times(row.work, self.chip).least
+        return phases
 
     def advice(self) -> list[str]:
         """What to change, one line for each function that does not fit."""
@@ -173,13 +246,13 @@ class Report:
             )
         if settings.policy.compute_dtype == "float32":
             changes.append("policy.compute_dtype=bfloat16 halves the decoding form")
-        whole = 4 * self.num_parameters
+        whole = self.whole_bytes
         if row.name in ("fuse", "score") or whole > 0.5 * chip.memory:
             changes.append(
-                f"chips with more memory: generation holds the parameters, {whole / GIB:.1f} GiB "
-                "in float32, whole on one chip"
+                f"chips with more memory: generation and scoring hold the parameters, "
+                f"{whole / GIB:.1f} GiB, whole on one chip"
             )
-        if row.name in ("prefill", "decode") and rollout.slots > 1:
+        if row.name in ("prefill", "decode", "loop") and rollout.slots > 1:
             changes.append(f"rollout.slots={max(rollout.slots // 2, 1)} halves the cache")
         if row.name == "score":
             changes.append(f"optimizer.micro_batches={2 * settings.optimizer.micro_batches}")
@@ -191,109 +264,3 @@ def _power_of_two(value: float) -> int:
     while power < value:
         power *= 2
     return power
-
-
-def render(report: Report) -> str:
-    """The report as text: memory, work, collectives, verdict."""
-    sizes = report.sizes
-    chip = report.chip.name if report.chip else "device without entry"
-    memory = f", {report.chip.memory / GIB:.2f} GiB each" if report.chip else ""
-    lines = [
-        f"{report.num_chips} x {chip}{memory}; parallel.kind={report.kind}; "
-        f"{report.num_parameters / 1e6:,.1f} M parameters{_trained(report)}, training state "
-        f"{_gib(report.state_bytes)} GiB a chip",
-        f"rows {sizes.rows} of {sizes.row_length} tokens, {sizes.actions} of them actions; "
-        f"{report.settings.optimizer.micro_batches} micro-batches; "
-        f"{report.settings.rollout.slots} slots of {sizes.capacity} tokens",
-        "",
-        "GiB on each chip",
-        *_memory_table(report),
-        "",
-        "Work of one run on each chip (prefill: one call; decode: one token in every slot)",
-        *_work_table(report),
-        "",
-        "Collectives of one run on each chip",
-        *_collective_table(report),
-        "",
-    ]
-    verdict = {True: "fits", False: "does not fit", None: "no memory size known"}[report.fits]
-    lines.append(f"verdict: {verdict}")
-    lines += [f"  {line}" for line in report.advice()]
-    if any("sharded" in row.name for row in report.rows):
-        lines.append(
-            "rows marked sharded leave the parameters on the mesh; the training loop generates on "
-            "one chip, so they do not enter the verdict"
-        )
-    return "\n".join(lines)
-
-
-def _trained(report: Report) -> str:
-    if report.num_trained in (None, report.num_parameters):
-        return ""
-    return f" of which {report.num_trained / 1e6:,.1f} M are trained"
-
-
-def _memory_table(report: Report) -> list[str]:
-    header = (
-        "function", "chips", "arguments", "outputs", "aliased", "temporaries", "code",
-        "resident", "total", "fits",
-    )  # fmt: skip
-    table = [header]
-    for row in report.rows:
-        kinds = [row.arguments, row.outputs, row.aliased, row.temporaries, row.code]
-        cells = [_gib(value) for value in kinds]
-        if row.error is not None:
-            cells[1:] = ["?"] * 4
-        fits = "-" if report.chip is None else "yes" if row.fits(report.chip) else "NO"
-        more = ">" if row.error is not None else ""
-        total = more + _gib(row.total)
-        table.append((row.name, str(row.chips), *cells, _gib(row.resident), total, fits))
-    return _align(table)
-
-
-def _work_table(report: Report) -> list[str]:
-    table = [
-        (
-            "function", "TFLOP", "GB", "XLA's TFLOP", "XLA's GB", "products ms", "memory ms",
-            "links ms", "least ms",
-        )
-    ]  # fmt: skip
-    for row in report.rows:
-        if row.work is None:
-            table.append((row.name, *["?"] * 8))
-            continue
-        times = ["-"] * 4
-        if report.chip is not None:
-            found = least_times(row.work, report.chip)
-            times = [f"{1e3 * value:.3g}" for value in (*found, found.least)]
-        numbers = (
-            row.work.flops / 1e12,
-            row.work.num_bytes / 1e9,
-            row.counted_flops / 1e12,
-            row.counted_bytes / 1e9,
-        )
-        table.append((row.name, *(f"{number:.3g}" for number in numbers), *times))
-    return _align(table)
-
-
-def _collective_table(report: Report) -> list[str]:
-    table = [("function", "kind", "count", "GB")]
-    for row in report.rows:
-        for kind, found in (row.work.collectives if row.work else {}).items():
-            table.append((row.name, kind, str(found.count), f"{found.num_bytes / 1e9:.3g}"))
-    return _align(table) if len(table) > 1 else ["none"]
-
-
-def _gib(num_bytes: float) -> str:
-    return f"{num_bytes / GIB:.3g}" if num_bytes < 100 * GIB else f"{num_bytes / GIB:.0f}"
-
-
-def _align(table: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]

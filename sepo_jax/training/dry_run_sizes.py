@@ -1,12 +1,14 @@
 """Sizes of a step that the data of a real run decides, for a dry run that has no data."""
 
 import dataclasses
+from typing import Any
 
 from ..domains.teams import is_team
 from ..domains.teams import seats as team_seats
+from .decisions import OF_ROUNDS
 from .sepo_stage import SepoStage
 from .settings import Settings
-from .setup import domain_class, make_domain
+from .setup import domain_class, make_domain, model_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Sizes:
       actions: action tokens of a row.
       segments: segments of a row; each action is one, and a leaf.
       capacity: tokens that a slot has room for.
+      sampled: tokens that are decoded in a step; 0 where it plays nothing.
+      given: tokens that are prefilled in a step.
     """
 
     rows: int
@@ -26,12 +30,14 @@ class Sizes:
     actions: int
     segments: int
     capacity: int
+    sampled: int = 0
+    given: int = 0
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value < 1:
-                raise ValueError(f"{field.name} must be at least 1, got {value}")
+            value, least = getattr(self, field.name), 0 if field.name in ("sampled", "given") else 1
+            if value < least:
+                raise ValueError(f"{field.name} must be at least {least}, got {value}")
         if self.actions >= self.row_length:
             raise ValueError(
                 f"a row of {self.row_length} tokens has no room for {self.actions} action tokens "
@@ -46,48 +52,84 @@ def default_sizes(
     row_length: int | None = None,
     actions: int | None = None,
 ) -> Sizes:
-    """Sizes of a step by the config, where not given.
+    """Sizes of a step by the config, where not given: the most there can be.
 
-    One row for each group: a prompt and its `rollouts_per_group` replies of `max_action_tokens`. In
-    a stage on tasks the most there can be: episodes as long as a slot has room for, as many in a
-    row as fit, none of which has anything in common with another, and of a team as many contexts an
-    episode as it has outputs; half of a row's tokens are replies of `max_action_tokens`, each
-    behind something given. With supervised steps alone, one row for each example of a batch.
+    Contexts are as long as a slot has room for, as many in a row as fit, none of which has anything
+    in common with another; a recurrent policy takes one a row. In a stage on tasks there is one an
+    episode, of a team as many as it has outputs; half of its tokens are replies of
+    `max_action_tokens`, each behind something given. In a stage on games there is one a decision
+    where decisions of the same round are compared, with one reply; where they share prompts it is
+    one row for each group: a prompt and its `rollouts_per_group` replies. With supervised steps
+    alone, one row for each example of a batch.
     """
-    rollout, replies = settings.rollout, 1
-    groups = settings.sft.batch_size
-    length = rollout.row_length if row_length is None else row_length
-    if settings.rl.steps and not settings.sepo.steps:
-        contexts = settings.rl.tasks_per_step * settings.rl.rollouts_per_task
-        if is_team(domain_class(settings.domain.name)):
-            domain = make_domain(settings.domain)
-            contexts *= getattr(domain, "most_outputs", len(team_seats(domain)))
-        most = max(length // 2, min(rollout.max_action_tokens, length - 1))
-        turns = -(-most // rollout.max_action_tokens)
-        return Sizes(
-            rows=-(-contexts // max(length // rollout.capacity, 1)) if rows is None else rows,
-            row_length=length,
-            actions=most if actions is None else actions,
-            segments=2 * turns + 1,
-            capacity=rollout.capacity,
-        )
-    if settings.sepo.steps:
+    given = {"rows": rows, "row_length": row_length, "actions": actions}
+    if settings.sepo.steps and not settings.rl.steps:
+        sizes = _of_games(settings, given)
+    elif settings.rl.steps:
+        sizes = _of_tasks(settings, given)
+    else:
+        length = row_length or settings.rollout.row_length
+        most = min(settings.rollout.max_action_tokens, max(length - 1, 1))
+        sizes = Sizes(settings.sft.batch_size, length, most, 2, settings.rollout.capacity)
+    return dataclasses.replace(
+        sizes, **{name: value for name, value in given.items() if value is not None}
+    )
+
+
+def _row_length(settings: Settings, given: dict[str, Any]) -> tuple[int, int]:
+    """Columns of a row, and the longest contexts that it has room for."""
+    length, capacity = given["row_length"], settings.rollout.capacity
+    recurrent = model_config(settings.policy).is_recurrent
+    if length is None:
+        length = settings.rollout.row_length
+        length = min(length, capacity) if recurrent else length
+    return length, 1 if recurrent else max(length // capacity, 1)
+
+
+def _of_tasks(settings: Settings, given: dict[str, Any]) -> Sizes:
+    rollout, rl = settings.rollout, settings.rl
+    length, in_a_row = _row_length(settings, given)
+    contexts = rl.tasks_per_step * rl.rollouts_per_task
+    if is_team(domain_class(settings.domain.name)):
         domain = make_domain(settings.domain)
-        credited = settings.sepo.credit == "credited"
-        opponents = sum(
-            len(names)
-            for pools in SepoStage(settings, None, domain).plan.pools
-            for pool, names in pools.items()
-            if credited or pool == "train"
-        )
-        groups = opponents * settings.sepo.groups_per_opponent
-        replies = settings.sepo.rollouts_per_group
-    if actions is None:
-        actions = min(replies * rollout.max_action_tokens, max(length - 1, 1))
+        contexts *= getattr(domain, "most_outputs", len(team_seats(domain)))
+    reply, capacity = rollout.max_action_tokens, rollout.capacity
+    most = max(length // 2, min(reply, length - 1))
+    sampled = contexts * max(capacity // 2, min(reply, capacity - 1))
     return Sizes(
-        rows=groups if rows is None else rows,
+        rows=-(-contexts // in_a_row),
         row_length=length,
-        actions=actions,
-        segments=replies + 1,
+        actions=most,
+        segments=2 * -(-most // reply) + 1,
+        capacity=capacity,
+        sampled=sampled,
+        given=contexts * capacity - sampled,
+    )
+
+
+def _of_games(settings: Settings, given: dict[str, Any]) -> Sizes:
+    rollout, sepo = settings.rollout, settings.sepo
+    plan = SepoStage(settings, None, make_domain(settings.domain)).plan
+    by_round = sepo.group_by in OF_ROUNDS
+    trained = played = 0
+    for game, task in enumerate(plan.tasks):
+        rounds = getattr(task.domain, "rounds", 1) if by_round else 1
+        for pool, names in plan.pools[game].items():
+            decisions = len(names) * plan.episodes(game, pool) * rounds
+            played += decisions
+            trained += decisions if sepo.credit == "credited" or pool == "train" else 0
+    length, in_a_row = _row_length(settings, given)
+    reply, replies = rollout.max_action_tokens, 1
+    if not by_round:
+        replies = sepo.rollouts_per_group
+        in_a_row, trained = 1, -(-trained // replies)
+    sampled = min(reply, rollout.capacity - 1) * played
+    return Sizes(
+        rows=-(-trained // in_a_row),
+        row_length=length,
+        actions=min(in_a_row * replies * reply, max(length - 1, 1)),
+        segments=2 * in_a_row if by_round else replies + 1,
         capacity=rollout.capacity,
+        sampled=sampled,
+        given=played * rollout.capacity - sampled,
     )

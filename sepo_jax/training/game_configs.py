@@ -85,7 +85,8 @@ def game_config(
       weights: lambda_e, lambda_c, lambda_x.
       argument: comma-separated options: `policy=fresh|smollm2|<model name, hub id, directory or
         .gguf>`, `credit=`, `algorithm=`, `objective=`, `returns=` as in the settings, `paper` for
-        the authors' numbers (`use_paper_numbers`), `runlocal` for a smoke run.
+        the authors' numbers (`use_paper_numbers`) and of a named model a slice (`use_slice`),
+        `runlocal` for a smoke run.
     """
     options = parse_game_options(argument)
     policy, joint = options["policy"], len(games) > 1
@@ -133,6 +134,8 @@ def game_config(
         config.evaluation.match_episodes = 8
     if options["paper"]:
         use_paper_numbers(config)
+        if policy not in SOURCES:
+            use_slice(config)
     sepo.credit = options["credit"] or sepo.credit
     sepo.returns = options["returns"] or sepo.returns
     config.algorithm.name = options["algorithm"] or config.algorithm.name
@@ -192,6 +195,14 @@ def use_paper_numbers(config: config_dict.ConfigDict) -> None:
     config.optimizer.micro_batches = 1
     config.evaluation.match_episodes = 8
     config.checkpoint.every = 25
+
+
+def use_slice(config: config_dict.ConfigDict) -> None:
+    """Spreads a model of billions of frozen parameters over the 16 chips of a slice, and halves
+    what its slots take."""
+    config.parallel.topology = "v5e:4x4"
+    config.parallel.kind, config.parallel.fsdp = "mesh", 16
+    config.policy.cache_dtype, config.rollout.slots = "bfloat16", 32
 
 
 def result_table(

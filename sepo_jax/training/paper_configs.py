@@ -75,6 +75,7 @@ def large_config(name: str, model: str) -> config_dict.ConfigDict:
     config.policy.cache_dtype, config.policy.remat = "bfloat16", "layer"
     config.sft.steps, config.sepo.steps = 0, 0
     config.parallel.kind, config.parallel.fsdp = "mesh", 16
+    config.parallel.topology = "v5p:2x2x4"
     config.checkpoint.every = 10
     return config
 

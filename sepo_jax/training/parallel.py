@@ -9,6 +9,8 @@ Trained parameters are placed with the optimizer's state and consumed by every u
 are held: laid out once, read by every update, never donated and never brought back to the host.
 """
 
+import logging
+import math
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -45,6 +47,8 @@ SHARDING_RULES: tuple[tuple[str, PartitionSpec], ...] = (
 
 
 MESH_AXES = ("data", "fsdp", "tensor")
+LARGE = 2**20  # entries of an array that is worth splitting
+_LOG = logging.getLogger(__name__)
 
 
 class Parallel:
@@ -82,12 +86,15 @@ class Parallel:
         if self.kind == "mesh":
             model = settings.fsdp * settings.tensor
             if wanted % model:
+                meant = settings.topology and f"; the config is meant for {settings.topology}"
                 raise ValueError(
                     f"{wanted} devices do not divide into fsdp={settings.fsdp} times "
-                    f"tensor={settings.tensor}"
+                    f"tensor={settings.tensor}{meant}"
                 )
             grid = np.array(self.devices).reshape(wanted // model, settings.fsdp, settings.tensor)
             self.mesh = Mesh(grid, MESH_AXES)
+            everywhere = NamedSharding(self.mesh, PartitionSpec())
+            self._gathered = jax.jit(lambda leaf: leaf, out_shardings=everywhere)
 
     def place(self, state: Any) -> Any:
         """Puts a state held as one copy where the update wants it; the update consumes it there."""
@@ -100,8 +107,14 @@ class Parallel:
 
             return jax.tree.map(repeat, state)
         if self.kind == "mesh":
-            return jax.tree.map(spread, state, state_shardings(state, self.mesh))
+            return jax.tree.map(spread, state, self._shardings(state))
         return jax.device_put(state, self.devices[0])
+
+    def _shardings(self, state: Any) -> Any:
+        """Where a mesh puts a state; a warning for large arrays that it does not split."""
+        for name, reason in unsplit(state, self.mesh).items():
+            _LOG.warning("every device holds %s whole: %s", name, reason)
+        return state_shardings(state, self.mesh)
 
     def fetch(self, state: Any) -> Any:
         """One numpy copy of a placed state; all processes must call it together."""
@@ -121,7 +134,7 @@ class Parallel:
             whole = NamedSharding(Mesh(np.array(self.devices), "data"), PartitionSpec())
             return jax.tree.map(lambda leaf: spread(np.asarray(leaf), whole), frozen)
         if self.kind == "mesh":
-            places = state_shardings(frozen, self.mesh)
+            places = self._shardings(frozen)
             return jax.tree.map(lambda leaf, place: spread(np.asarray(leaf), place), frozen, places)
         return jax.device_put(frozen, self.devices[0])
 
@@ -157,10 +170,9 @@ class Parallel:
             return leaf
         if leaf.is_fully_replicated:
             return leaf.addressable_shards[0].data
-        everywhere = NamedSharding(self.mesh, PartitionSpec())
         if leaf.is_fully_addressable:
             return jax.device_put(leaf, self.devices[0])
-        return jax.jit(lambda x: x, out_shardings=everywhere)(leaf).addressable_shards[0].data
+        return self._gathered(leaf).addressable_shards[0].data
 
     def compile_update(self, make: Callable[[Any], Callable], objective: Any) -> Callable:
         """`update(placed state, held parameters, batch) -> (placed state, metrics)`; the batch is
@@ -205,29 +217,29 @@ class Parallel:
             )
         if self.kind == "mesh":
             return self._compile_mesh(make, objective)
-        update = make(objective)
+        of_share = make(objective)
 
         @partial(jax.jit, donate_argnums=0)
-        def alone(state, frozen, batch):
-            return update(state, frozen, jax.tree.map(lambda leaf: leaf[0], batch))
+        def update(state, frozen, batch):
+            return of_share(state, frozen, jax.tree.map(lambda leaf: leaf[0], batch))
 
-        return alone
+        return update
 
     def _compile_mesh(self, make: Callable, objective: Any) -> Callable:
-        update = make(SharedObjective(objective, self.mesh))
+        of_shares = make(SharedObjective(objective, self.mesh))
         rows = NamedSharding(self.mesh, PartitionSpec(None, MESH_AXES))
         everywhere = NamedSharding(self.mesh, PartitionSpec())
 
         @partial(jax.jit, donate_argnums=0)
-        def step(state, frozen, batch):
+        def update(state, frozen, batch):
             shardings = state_shardings(state, self.mesh)
             batch = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), batch)
             batch = jax.lax.with_sharding_constraint(batch, rows)
-            state, metrics = update(state, frozen, batch)
+            state, metrics = of_shares(state, frozen, batch)
             metrics = jax.lax.with_sharding_constraint(metrics, everywhere)
             return jax.lax.with_sharding_constraint(state, shardings), metrics
 
-        return step
+        return update
 
 
 class SharedObjective:
@@ -276,8 +288,7 @@ def state_shardings(state: Any, mesh: Mesh, rules: Sequence = SHARDING_RULES) ->
     """A NamedSharding for every array of `state`, by the first rule that matches its path."""
 
     def place(path, leaf):
-        name = jax.tree_util.keystr(path)
-        spec = next(spec for pattern, spec in rules if re.search(pattern, name))
+        spec = rules[_rule_of(path, rules)][1]
         axes = tuple(spec)[: leaf.ndim] if len(spec) <= leaf.ndim else ()
         kept = [
             axis if axis is not None and leaf.shape[i] % mesh.shape[axis] == 0 else None
@@ -286,3 +297,37 @@ def state_shardings(state: Any, mesh: Mesh, rules: Sequence = SHARDING_RULES) ->
         return NamedSharding(mesh, PartitionSpec(*kept))
 
     return jax.tree_util.tree_map_with_path(place, state)
+
+
+def unsplit(
+    state: Any, mesh: Mesh, rules: Sequence = SHARDING_RULES, large: int = LARGE
+) -> dict[str, str]:
+    """Arrays of at least `large` entries that a mesh for large models leaves whole: path -> why.
+
+    Either no rule but the last names them, or no axis of their rule divides them. A rule whose axes
+    the mesh has not, as a tensor axis of 1, leaves an array whole on purpose.
+    """
+    found = {}
+    if math.prod(mesh.shape[axis] for axis in MESH_AXES[1:]) == 1:
+        return found
+    shardings = jax.tree.leaves(state_shardings(state, mesh, rules))
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    for (path, leaf), sharding in zip(leaves, shardings, strict=True):
+        if leaf.size < large or sharding.shard_shape(leaf.shape) != leaf.shape:
+            continue
+        number = _rule_of(path, rules)
+        pattern, spec = rules[number]
+        named = [axis for axis in spec if axis is not None and mesh.shape[axis] > 1]
+        if number == len(rules) - 1:
+            reason = "no sharding rule names it"
+        elif named:
+            reason = f"{' and '.join(named)} of rule {pattern!r} do not divide it"
+        else:
+            continue
+        found[jax.tree_util.keystr(path)] = f"{list(leaf.shape)}, {reason}"
+    return found
+
+
+def _rule_of(path: tuple, rules: Sequence) -> int:
+    name = jax.tree_util.keystr(path)
+    return next(number for number, (pattern, _) in enumerate(rules) if re.search(pattern, name))

@@ -1,7 +1,6 @@
 """The reinforcement-learning stage on tasks that pay their own rewards."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from ..rollout.branching import leaf_weights
 from ..sandbox.environments import domain_environments
 from ..sandbox.episodes import Action, EpisodeRequest, EpisodeResult
 from ..sandbox.protocol import Pool, TooManyFailures
+from .distributed import rollout_share
 from .run_directory import without_nonfinite
 from .sepo_stage import training_sampling
 from .settings import Settings
@@ -86,6 +86,7 @@ class RewardStage:
             seed=self.settings.seed,
             step=step,
             **seated(self.policy, params, self.domain),
+            share=rollout_share(),
             progress=f"step {step + 1}" if self.progress else "",
         )
         weights = leaf_weights(rollout.results)
@@ -118,19 +119,11 @@ class RewardStage:
         return StepData(forest, metrics, samples, waited, timings, tree)
 
     def _tree(self, results: Sequence[EpisodeResult], forest: Forest) -> Callable[..., dict]:
-        """`StepData.tree` of a step; snapshots are let go, as the update wants their room."""
-        without = [
-            replace(
-                result,
-                snapshots={},
-                request=replace(result.request, state=result.request.state and b""),
-            )
-            for result in results
-        ]
+        """`StepData.tree` of a step."""
         tokenizer = self.policy.tokenizer
         return partial(
             tree_record,
-            without,
+            results,
             forest,
             decode=tokenizer.decode if tokenizer is not None else None,
             entropy_of=self.settings.rl.branch_entropy,

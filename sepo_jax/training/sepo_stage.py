@@ -35,6 +35,7 @@ from .decisions import (
     samples_of_decisions,
     spread_of_groups,
 )
+from .distributed import rollout_share
 from .settings import Settings
 from .setup import engine_options
 from .stages import StepData
@@ -163,6 +164,7 @@ class SepoStage:
             self.options,
             seed=self.settings.seed,
             step=step,
+            share=rollout_share(),
             progress=f"step {step + 1}" if self.progress else "",
         )
         lost = [result for result in rollout.results if result.failure is not None]

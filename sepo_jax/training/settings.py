@@ -195,7 +195,12 @@ class OptimizerSettings:
 
 @dataclasses.dataclass(frozen=True)
 class RolloutSettings:
-    """Generation and the rows it is packed into."""
+    """Generation and the rows it is packed into.
+
+    With `overlap` the episodes of a step are played while the update before it runs, by the policy
+    that this update starts from: one step behind, which the ratio of the algorithm corrects. The
+    first step and those after a checkpoint are played by the current policy.
+    """
 
     slots: int = 128  # contexts decoded at once on each device
     capacity: int = 256  # most tokens of a context, prompt and replies together
@@ -207,6 +212,7 @@ class RolloutSettings:
     prefill_widths: tuple = (16, 32, 64, 128)  # tokens of a prompt that are computed at a time
     prefill_rows: int = 1  # prompts that are computed side by side
     driver: str = "host_loop"  # or "in_jit": the whole loop is one program
+    overlap: bool = False  # with updates; costs a copy of the trained parameters
     devices: int = 1  # of this process, that decode
     row_length: int = 256
 
@@ -236,9 +242,14 @@ class SandboxSettings:
 
 @dataclasses.dataclass(frozen=True)
 class ParallelSettings:
-    """How the update is spread: "single", "pmap", "mesh", or "auto" (pmap on several devices)."""
+    """How the update is spread: "single", "pmap", "mesh", or "auto" (pmap on several devices).
+
+    `topology` names the TPU slice that a config is meant for, such as "v5p:2x2x4": what
+    experiments/dry_run.py compiles it for.
+    """
 
     kind: str = "auto"
+    topology: str = ""
     devices: int = 0  # 0 = all devices of all processes
     fsdp: int = 1  # devices on the fsdp axis of a mesh
     tensor: int = 1  # devices on the tensor axis of a mesh

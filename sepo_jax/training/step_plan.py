@@ -73,7 +73,7 @@ class StepPlan:
                     opponent: Any = name
                     if name == BEST_RESPONSE:
                         opponent = responders[task.name]
-                    for index in range(self._episodes(game, pool)):
+                    for index in range(self.episodes(game, pool)):
                         deal = index // sepo.rollouts_per_group
                         # Further episodes of a rollout change seats with each lap over all of them.
                         seat = (deal + index // rollouts) % 2
@@ -94,9 +94,9 @@ class StepPlan:
 
     def _rollouts(self, game: int) -> int:
         """Train episodes of a game."""
-        return len(self.pools[game]["train"]) * self._episodes(game, "train")
+        return len(self.pools[game]["train"]) * self.episodes(game, "train")
 
-    def _episodes(self, game: int, pool: str) -> int:
+    def episodes(self, game: int, pool: str) -> int:
         """Episodes against one opponent of a pool."""
         sepo = self.settings.sepo
         count = sepo.groups_per_opponent * sepo.rollouts_per_group

@@ -11,7 +11,7 @@ from sepo_jax.evaluation.claims import FAILS, HOLDS, NOT_COMPARABLE, UNDECIDED, 
 from sepo_jax.evaluation.results import source_commit, write_result
 from sepo_jax.sepo import SepoWeights
 from sepo_jax.training.decisions import check_comparison
-from sepo_jax.training.loop import configured_algorithm
+from sepo_jax.training.goals import configured_algorithm
 from sepo_jax.training.setup import make_domain
 from sepo_jax.training.step_plan import StepPlan
 from sepo_jax.training.tasks import make_tasks

@@ -88,9 +88,9 @@ def test_two_policies_play_side_by_side(agent, base, kind):
 def test_a_second_run_compiles_nothing(agent, kind):
     options = dataclasses.replace(OPTIONS, driver=kind)
     within(play, agent, options)
-    before = driver._program.cache_info().misses, driver._decode._cache_size()
+    before = driver.loop_program.cache_info().misses, driver._decode._cache_size()
     within(play, agent, options)
-    assert (driver._program.cache_info().misses, driver._decode._cache_size()) == before
+    assert (driver.loop_program.cache_info().misses, driver._decode._cache_size()) == before
 
 
 class Breaks(ScriptedHost):

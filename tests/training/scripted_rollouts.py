@@ -14,7 +14,7 @@ def scripted(monkeypatch, reply, lost=()):
     requests each."""
     calls = []
 
-    def play(policy, params, requests, environments, options, *, seed, step, progress):
+    def play(policy, params, requests, environments, options, *, seed, step, share, progress):
         calls.append(list(requests))
         environment, results = environments(None), []
         for place, request in enumerate(requests):

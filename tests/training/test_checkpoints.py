@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,11 @@ def make_state(value=1.0, clip=True):
     return init_state(params, optimizer if clip else optax.adamw(1e-3))
 
 
+def save(directory, step, state, **options):
+    with Checkpoints(directory, **options) as checkpoints:
+        checkpoints.save(step, state)
+
+
 def assert_same(left, right):
     assert jax.tree.structure(left) == jax.tree.structure(right)
     jax.tree.map(np.testing.assert_array_equal, left, right)
@@ -29,7 +35,7 @@ def assert_same(left, right):
 
 def test_the_tree_comes_back_as_it_was(tmp_path):  # E06
     state = make_state(3.0)
-    Checkpoints(tmp_path).save(7, state)
+    save(tmp_path, 7, state)
     step, restored = Checkpoints(tmp_path).restore(make_state(0.0))
     assert step == 7
     assert_same(restored, state)
@@ -51,7 +57,7 @@ def test_nothing_to_restore_is_none(tmp_path):
 
 
 def test_another_optimizer_is_refused_by_path(tmp_path):  # E06
-    Checkpoints(tmp_path).save(1, make_state())
+    save(tmp_path, 1, make_state())
     with pytest.raises(ValueError, match="optimizer_state"):
         Checkpoints(tmp_path).restore(make_state(clip=False))
 
@@ -67,14 +73,14 @@ def test_saved_from_eight_devices_opened_on_one_and_two(tmp_path):  # E03
         sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
         return {"w": jax.device_put(values, sharding)}
 
-    Checkpoints(tmp_path).save(1, spread(8))
+    save(tmp_path, 1, spread(8))
     for devices in (1, 2):
         _, restored = Checkpoints(tmp_path).restore(spread(devices))
         np.testing.assert_array_equal(restored["w"], values)
 
 
 def test_a_copied_checkpoint_loads(tmp_path):  # E04
-    Checkpoints(tmp_path / "a").save(1, make_state(5.0))
+    save(tmp_path / "a", 1, make_state(5.0))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     step, restored = Checkpoints(tmp_path / "b").restore(make_state())
     assert step == 1 and restored.params["layer"]["kernel"][0, 0] == 5.0
@@ -85,6 +91,7 @@ def test_a_damaged_checkpoint_is_skipped_and_left_alone(tmp_path, caplog, damage
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, make_state(1.0))
     checkpoints.save(2, make_state(2.0))
+    checkpoints.wait()
     files = [f for f in (tmp_path / "2/state").rglob("*") if f.is_file() and f.parent.name == "d"]
     for file in files:
         if damage == "missing":
@@ -100,25 +107,27 @@ def test_a_damaged_checkpoint_is_skipped_and_left_alone(tmp_path, caplog, damage
 
 
 def test_a_damaged_step_can_be_done_again(tmp_path):  # E04
-    Checkpoints(tmp_path).save(1, make_state(1.0))
-    Checkpoints(tmp_path).save(2, make_state(2.0))
+    save(tmp_path, 1, make_state(1.0))
+    save(tmp_path, 2, make_state(2.0))
     shutil.rmtree(tmp_path / "2/state")
     again = Checkpoints(tmp_path)
     assert again.restore(make_state())[0] == 1
     again.save(2, make_state(5.0))
+    again.wait()
     step, restored = Checkpoints(tmp_path).restore(make_state())
     assert step == 2 and restored.params["layer"]["kernel"][0, 0] == 5.0
     assert (tmp_path / "2.aside0/structure").exists()
 
 
 def test_only_own_checkpoints_are_removed(tmp_path):  # E04
-    Checkpoints(tmp_path, keep=1).save(2, make_state(2.0))
+    save(tmp_path, 2, make_state(2.0), keep=1)
     (tmp_path / "1").mkdir()
     (tmp_path / "1/mine").write_text("x")
     checkpoints = Checkpoints(tmp_path, keep=1)
     assert checkpoints.restore(make_state())[0] == 2
     for step in (3, 4):
         checkpoints.save(step, make_state(float(step)))
+    checkpoints.wait()
     assert (tmp_path / "1/mine").read_text() == "x"
     assert not (tmp_path / "2").exists() and not (tmp_path / "3").exists()
     assert Checkpoints(tmp_path).restore(make_state())[0] == 4
@@ -128,8 +137,76 @@ def test_a_half_written_checkpoint_is_not_taken(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, make_state(1.0))
     checkpoints.save(2, make_state(2.0))
+    checkpoints.wait()
     # What a process killed in the middle of a save leaves: the temporary name, no marker.
-    (tmp_path / "2").rename(tmp_path / "2.orbax-checkpoint-tmp-0")
-    step, _ = Checkpoints(tmp_path).restore(make_state())
+    (tmp_path / "2").rename(tmp_path / "2.orbax-checkpoint-tmp")
+    again = Checkpoints(tmp_path)
+    step, _ = again.restore(make_state())
     assert step == 1
-    assert (tmp_path / "2.orbax-checkpoint-tmp-0").exists()
+    assert (tmp_path / "2.orbax-checkpoint-tmp").exists()
+    # It makes room when its step is done again.
+    again.save(2, make_state(5.0))
+    assert again.steps() == [1, 2] and not (tmp_path / "2.orbax-checkpoint-tmp").exists()
+    assert again.restore(make_state())[1].params["layer"]["kernel"][0, 0] == 5.0
+
+
+class HeldBack:
+    """Stands for a manager whose saves wait for a word, and may then fail."""
+
+    def __init__(self, checkpoints, error=None):
+        self.manager, self.error = checkpoints._manager, error
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self.manager, name)
+
+    def save(self, *arguments, **keywords):
+        self.entered.set()
+        assert self.go_on.wait(60)
+        if self.error is not None:
+            raise self.error
+        return self.manager.save(*arguments, **keywords)
+
+
+def test_a_save_returns_before_it_is_written_and_deletes_after_it_is(tmp_path):
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(1, make_state(1.0))
+        checkpoints.wait()
+        slow = checkpoints._manager = HeldBack(checkpoints)
+        update = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
+        state = make_state(2.0)
+        checkpoints.save(2, state)
+        assert slow.entered.wait(60)
+        # Training goes on in the memory of what is being saved.
+        jax.block_until_ready(update(state))
+        assert state.params["layer"]["kernel"].is_deleted()
+        assert (tmp_path / "1").exists() and not (tmp_path / "2").exists()
+        slow.go_on.set()
+    assert checkpoints.steps() == [2] and not (tmp_path / "1").exists()
+    step, restored = Checkpoints(tmp_path).restore(make_state())
+    assert step == 2
+    assert_same(restored, make_state(2.0))
+
+
+def test_a_failed_save_deletes_nothing_and_is_heard_of(tmp_path, caplog):
+    full = OSError("no space left on device")
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(1, make_state(1.0))
+    checkpoints.wait()
+    manager, broken = checkpoints._manager, HeldBack(checkpoints, full)
+    broken.go_on.set()
+    checkpoints._manager = broken
+    checkpoints.save(2, make_state(2.0))
+    with pytest.raises(OSError, match="no space left"):
+        checkpoints.save(3, make_state(3.0))
+    # It is raised once; the next save is one like any other.
+    checkpoints._manager = manager
+    checkpoints.save(3, make_state(3.0))
+    assert checkpoints.steps() == [3]
+    # An error that is on its way is not covered up by that of a save.
+    with pytest.raises(KeyError, match="first"), checkpoints:
+        checkpoints._manager = broken
+        checkpoints.save(4, make_state(4.0))
+        raise KeyError("first")
+    assert "the last save failed: no space left" in caplog.text
+    assert Checkpoints(tmp_path).restore(make_state())[0] == 3

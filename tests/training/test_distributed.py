@@ -164,6 +164,7 @@ def test_one_process_touches_no_network(monkeypatch):  # D01
     distributed.connect("127.0.0.1:1", 1, 0)
     distributed.connect(num_processes=1, from_environment=True)
     assert distributed.gather_texts("x") == ["x"]
+    assert distributed.gather_objects({1: None}) == [{1: None}]
     assert distributed.from_first({"a": 1}) == {"a": 1}
     assert distributed.together(lambda: 3) == 3
     distributed.check_same_config({"seed": 1})
@@ -213,6 +214,7 @@ def raised(function):
 
 texts = {
     "gathered": distributed.gather_texts("\\N{GREEK SMALL LETTER ALPHA}" * process),
+    "objects": distributed.gather_objects([process] * (3 * process)),
     "config": raised(lambda: distributed.check_same_config({"seed": process, "name": "x"})),
     "data": raised(lambda: distributed.check_same_data(np.zeros(2 + process), "batch")),
     "same": raised(lambda: distributed.check_same_data(np.zeros(2), "batch")),
@@ -228,6 +230,7 @@ assert newest_on_all(saved, {"w": np.ones(2)})[0] == 0
 if process == 0:
     saved.save(3, {"w": special})
     saved.save(5, {"w": special + 1})
+    saved.wait()
     shutil.rmtree(f"{out}/checkpoints/5/state")
 step, state = newest_on_all(saved, {"w": special * 0})
 assert step == 3 and state["w"].tobytes() == special.tobytes()
@@ -259,7 +262,7 @@ def test_two_processes_agree_and_update_as_one(tmp_path):  # D02, E01 and E03 ov
     finish(workers)
     for process in (0, 1):
         texts = json.loads((tmp_path / f"{process}.json").read_text())
-        assert texts["gathered"] == ["", "α"]
+        assert texts["gathered"] == ["", "α"] and texts["objects"] == [[], [1, 1, 1]]
         assert "process 1 of 2 started with another config" in texts["config"]
         assert "seed: 0 -> 1" in texts["config"] and "name" not in texts["config"]
         assert texts["data"].startswith("process 1 made another batch")
@@ -340,6 +343,13 @@ def test_another_config_or_a_missing_process_stops_with_one_line(config_file, tm
     assert time.monotonic() - begin < 30  # about 10 with the imports, on an idle machine
     assert "error: process 1 of 2 missing" in error and "within 5 s" in error
     assert "Traceback" not in error and not (tmp_path / "runs").exists()
+
+
+def test_a_mistyped_limit_is_refused(tmp_path):  # D03
+    command = ["experiments/train.py", f"--runs={tmp_path}/runs", "--start_limt=5"]
+    ((_, error),) = finish([start(command, tmp_path / "cache")], code=1)
+    assert "Unknown command line flag 'start_limt'. Did you mean: start_limit ?" in error
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_cluster_that_does_not_tell_is_named(tmp_path):

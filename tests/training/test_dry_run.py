@@ -1,4 +1,4 @@
-"""Dry runs: what is read from HLO, what fits, what to change, and whole reports of CPU devices."""
+"""Dry runs: what fits, what to change, and whole reports of CPU devices."""
 
 import dataclasses
 import importlib.util
@@ -10,158 +10,22 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from sepo_jax.evaluation.results import load_result
 from sepo_jax.training import chips, read_settings
-from sepo_jax.training.chips import CHIPS, GIB, Chip, describe_topology
-from sepo_jax.training.dry_run import (
-    batch_shapes,
-    compile_row,
-    dry_run,
-    memory_of_error,
-    shape_policy,
-)
-from sepo_jax.training.dry_run_report import Report, Row, least_times, render
+from sepo_jax.training.chips import CHIPS, GIB, Chip, describe_topology, devices_for
+from sepo_jax.training.dry_run import batch_shapes, compile_row, dry_run, memory_of_error
+from sepo_jax.training.dry_run_report import KINDS, PARTS, Report, Row, least_times
+from sepo_jax.training.dry_run_results import write_row
+from sepo_jax.training.dry_run_shapes import shape_policy
 from sepo_jax.training.dry_run_sizes import Sizes, default_sizes
-from sepo_jax.training.hlo import Collective, Work, read_work
+from sepo_jax.training.dry_run_tables import render
+from sepo_jax.training.hlo import Collective, Work
+from sepo_jax.training.sepo_stage import SepoStage
+from sepo_jax.training.setup import make_domain
 
 ROOT = Path(__file__).resolve().parents[2]
 CHIP = Chip("test chip", memory=100.0, flops=10.0, bandwidth=5.0, links=2.0)
 TINY = Sizes(rows=4, row_length=16, actions=4, segments=3, capacity=16)
-
-# A loop of 8 rounds by its condition; in it a gather started and ended by two kernels under one
-# channel, and a reduction; outside it a reduction whose kernel scatters.
-LOOP = """HloModule jit_step, is_scheduled=true
-
-%scale (a: f32[4,6]) -> f32[2,6] {
-  %a = f32[4,6]{1,0} parameter(0)
-  %zero = s32[] constant(0)
-  ROOT %slice = f32[2,6]{1,0} dynamic-slice(%a, %zero, %zero), dynamic_slice_sizes={2,6}
-}
-
-%begin (p: bf16[2,8]) -> bf16[8,8] {
-  %p = bf16[2,8]{1,0} parameter(0)
-  ROOT %gather.1 = bf16[8,8]{1,0} all-gather(%p), channel_id=7, dimensions={0}
-}
-
-%end (q: bf16[2,8]) -> bf16[8,8] {
-  %q = bf16[2,8]{1,0} parameter(0)
-  ROOT %gather.2 = bf16[8,8]{1,0} all-gather(%q), channel_id=7, dimensions={0}
-}
-
-%add (x: f32[], y: f32[]) -> f32[] {
-  %x = f32[] parameter(0)
-  %y = f32[] parameter(1)
-  ROOT %sum = f32[] add(%x, %y)
-}
-
-%body (state: (s32[], bf16[2,8], f32[16,4], f32[4,6])) -> (s32[], bf16[2,8], f32[16,4], f32[4,6]) {
-  %state = (s32[], bf16[2,8], f32[16,4], f32[4,6]) parameter(0)
-  %i = s32[] get-tuple-element(%state), index=0
-  %part = bf16[2,8]{1,0:S(1)} get-tuple-element(%state), index=1
-  %left = f32[16,4]{1,0} get-tuple-element(%state), index=2
-  %right = f32[4,6]{1,0} get-tuple-element(%state), index=3
-  %begun = bf16[8,8]{1,0:S(1)} fusion(%part), kind=kCustom, calls=%begin
-  %ended = bf16[8,8]{1,0:S(1)} fusion(%part), kind=kCustom, calls=%end
-  %sliced = f32[2,6]{1,0} fusion(%right), kind=kLoop, calls=%scale
-  %product = f32[16,6]{1,0} convolution(%left, %right), dim_labels=bf_io->bf, operand_precision={highest,highest}
-  %reduced = f32[16,6]{1,0:S(1)} all-reduce(%product), channel_id=3, to_apply=%add
-  %one = s32[] constant(1)
-  %next = s32[] add(%i, %one)
-  ROOT %out = (s32[], bf16[2,8], f32[16,4], f32[4,6]) tuple(%next, %part, %left, %right)
-}
-
-%condition (tested: (s32[], bf16[2,8], f32[16,4], f32[4,6])) -> pred[] {
-  %limit = s32[] constant(8)
-  %tested = (s32[], bf16[2,8], f32[16,4], f32[4,6]) parameter(0)
-  %j = s32[] get-tuple-element(%tested), index=0
-  ROOT %less = pred[] compare(%j, %limit), direction=LT
-}
-
-%all-reduce-scatter.1 (whole: f32[64]) -> f32[16] {
-  %whole = f32[64]{0} parameter(0)
-  %total = f32[64]{0} all-reduce(%whole), channel_id=9, to_apply=%add
-  %start = s32[] constant(0)
-  ROOT %share = f32[16]{0} dynamic-slice(%total, %start), dynamic_slice_sizes={16}
-}
-
-ENTRY %main (start: (s32[], bf16[2,8], f32[16,4], f32[4,6]), vector: f32[64]) -> f32[16] {
-  %start.1 = (s32[], bf16[2,8], f32[16,4], f32[4,6]) parameter(0)
-  %vector = f32[64]{0} parameter(1)
-  %looped = (s32[], bf16[2,8], f32[16,4], f32[4,6]) while(%start.1), condition=%condition, body=%body
-  ROOT %scattered = f32[16]{0} fusion(%vector), kind=kCustom, calls=%all-reduce-scatter.1
-}
-"""  # noqa: E501
-
-
-def test_collectives_of_a_literal_text():
-    found = read_work(LOOP).collectives
-    assert found == {
-        # One gather under two kernels: 8 rounds of 8 * 8 * 2 bytes.
-        "all-gather": Collective(8, 8 * 128),
-        "all-reduce": Collective(8, 8 * 16 * 6 * 4),
-        # What goes in, not the share that comes out.
-        "reduce-scatter": Collective(1, 64 * 4),
-    }
-
-
-def test_started_collectives_count_once_and_by_their_operands():
-    text = """ENTRY %main (p: f32[2,8]) -> f32[8,8] {
-  %p = f32[2,8]{1,0} parameter(0)
-  %begun = (f32[2,8]{1,0}, f32[8,8]{1,0}) all-gather-start(%p), channel_id=1, dimensions={0}
-  ROOT %ended = f32[8,8]{1,0} all-gather-done(%begun)
-}
-"""
-    assert read_work(text).collectives == {"all-gather": Collective(1, 8 * 8 * 4)}
-
-
-def test_products_and_traffic_of_a_literal_text():
-    work = read_work(LOOP)
-    assert work.flops == 8 * 2 * 16 * 4 * 6
-    assert work.passes == 6 * work.flops  # float32 at the highest precision
-    # A round: product 4 * (64 + 24 + 96), kernel that reads and writes a slice 4 * (12 + 12), the
-    # reduction's operand 4 * 96 (its result stays on chip), the counter 4 * 3, the test of the
-    # condition 9. Then 4 * (64 + 16).
-    assert work.num_bytes == 8 * (4 * (184 + 24 + 96 + 3) + 9) + 4 * 80
-    assert work.unknown_loops == 0
-
-
-def test_unrolled_loops_count_their_step():
-    # XLA unrolls by growing the counter by more than 1: 0, 3, 6 are below 8.
-    work = read_work(LOOP.replace("%one = s32[] constant(1)", "%one = s32[] constant(3)"))
-    assert work.flops == 3 * 2 * 16 * 4 * 6
-
-
-def test_loops_of_unknown_length_are_counted_and_run_once():
-    work = read_work(LOOP.replace("direction=LT", "direction=NE"))
-    assert (work.unknown_loops, work.flops) == (1, 2 * 16 * 4 * 6)
-    with pytest.raises(ValueError, match="ENTRY"):
-        read_work("no program")
-
-
-@pytest.mark.parametrize("grad", [False, True])
-def test_flops_of_compiled_loops_equal_the_closed_form(grad):
-    layers, rows, width = 3, 8, 16
-
-    def chain(weights, x):
-        return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0].sum()
-
-    function = jax.grad(chain) if grad else chain
-    shapes = (jax.ShapeDtypeStruct((layers, width, width), jnp.float32),)
-    shapes += (jax.ShapeDtypeStruct((rows, width), jnp.float32),)
-    compiled = jax.jit(function).lower(*shapes).compile()
-    # Forward 2 m n k a layer; backward twice that (for weights and inputs).
-    expected = layers * 2 * rows * width * width * (3 if grad else 1)
-    assert read_work(compiled.as_text()).flops == expected
-
-
-def test_convolution_windows_count_positions_on_real_input():
-    # Width 5, kernel 3, padding 1 on both sides: 4 * 3 + ... = 13 of 15 positions are real.
-    text = """ENTRY %main (x: f32[2,5,4], k: f32[3,4,6]) -> f32[2,5,6] {
-  %x = f32[2,5,4]{2,1,0} parameter(0)
-  %k = f32[3,4,6]{2,1,0} parameter(1)
-  ROOT %y = f32[2,5,6]{2,1,0} convolution(%x, %k), window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f
-}
-"""
-    assert read_work(text).flops == 2 * 2 * 6 * 4 * 13
 
 
 def report_of(*rows, settings=None, sizes=TINY, chip=CHIP, kind="pmap", **fields):
@@ -204,6 +68,42 @@ def test_advice_names_fields_of_the_config_that_help():
     assert report_of(Row("update", 1)).advice() == []
 
 
+def test_kinds_add_up_to_the_total():
+    row = Row(
+        "update", 1, resident=10, arguments=40, outputs=40, aliased=35, temporaries=40, code=5,
+        kinds={"parameters": 30, "optimizer": 20},
+    )  # fmt: skip
+    assert row.by_kind == {
+        "parameters": 30, "optimizer": 20, "cache": 0, "batch": 0, "activations": 40, "other": 10,
+    }  # fmt: skip
+    # Of a refused one all that is not known is the compiler's.
+    refused = dataclasses.replace(row, error="RESOURCE_EXHAUSTED", needed=200)
+    assert refused.by_kind["activations"] == 210 - 50 and refused.by_kind["other"] == 0
+    assert tuple(row.by_kind) == KINDS and sum(row.by_kind.values()) == row.total
+
+
+def test_a_step_takes_each_function_as_often_as_it_runs():
+    def row(name, seconds):
+        return Row(name, 1, work=Work(0.0, 0.0, seconds * CHIP.bandwidth, {}, 0))
+
+    rollout = {"slots": 4, "prefill_rows": 2, "prefill_widths": (8,), "capacity": 16}
+    settings = {"rollout": rollout, "optimizer": {"updates_per_batch": 3}}
+    # 10 tokens in 4 slots are 3 steps; 40 tokens 16 at a time are 3 calls.
+    sizes = dataclasses.replace(TINY, sampled=10, given=40)
+    rows = [row("update", 1.0), row("score", 0.5), row("fuse", 0.25), row("prefill", 2.0)]
+    rows += [row("decode", 4.0), row("decode, sharded", 100.0)]
+    found = report_of(*rows, settings=settings, sizes=sizes)
+    assert found.step_times() == {"generate": 0.25 + 3 * 2 + 3 * 4, "score": 0.5, "update": 3.0}
+    assert "least time of a step: 21.8 s (generate 18.2" in render(found)
+    # Supervised steps play nothing, and what was refused or is not known has no time.
+    assert report_of(*rows, settings=settings).step_times()["generate"] == 0
+    assert report_of(*rows, settings=settings, sizes=sizes, chip=None).step_times() is None
+    part = report_of(rows[0], settings=settings, sizes=sizes, parts=("update",))
+    assert part.step_times() is None and "verdict: fits, of update alone" in render(part)
+    rows[0] = Row("update", 1, error="RESOURCE_EXHAUSTED")
+    assert report_of(*rows, settings=settings, sizes=sizes).step_times() is None
+
+
 def test_least_times_divide_work_by_the_peaks():
     collectives = {"all-reduce": Collective(1, 4), "all-gather": Collective(1, 2)}
     times = least_times(Work(10.0, 20.0, 30.0, collectives, 0), CHIP)
@@ -240,17 +140,33 @@ def test_sizes_of_a_config(small_config):
     sizes = default_sizes(settings)
     # Two groups for each opponent, two replies of four tokens in each.
     opponents = sizes.rows // 2
-    assert sizes == Sizes(2 * opponents, 256, 8, 3, 256)
+    assert sizes == Sizes(2 * opponents, 256, 8, 3, 256, sizes.sampled, sizes.given)
+    # Each of four episodes an opponent of four tokens at most, in a slot of 256.
+    assert (sizes.sampled, sizes.given) == (4 * opponents * 4, 4 * opponents * 252)
     assert default_sizes(settings, rows=5, row_length=32, actions=7).rows == 5
     supervised = read_settings({**small_config, "sepo": {"steps": 0}})
     assert default_sizes(supervised).rows == 8
     tasks = {**small_config, "sepo": {"steps": 0}, "rl": {"steps": 1, "tasks_per_step": 5}}
     # Eight episodes of each task, one a row of 256; 128 tokens of replies of four.
-    assert default_sizes(read_settings(tasks)) == Sizes(40, 256, 128, 65, 256)
+    halves = {"sampled": 40 * 128, "given": 40 * 128}
+    assert default_sizes(read_settings(tasks)) == Sizes(40, 256, 128, 65, 256, **halves)
     assert default_sizes(read_settings(tasks), row_length=512).rows == 20
     # A team opens a context for every output: three solvers, verifier, selector, reviser.
     team = read_settings({**tasks, "domain": {"name": "math"}})
     assert default_sizes(team).rows == 6 * 40
+    # Where decisions of a round are compared each is a context of its own, two in a row of 512.
+    rounds = {"sepo": {**small_config["sepo"], "group_by": "round", "credit": "per_rollout"}}
+    rounds |= {"domain": {"name": "ipd"}, "rollout": {**small_config["rollout"], "row_length": 512}}
+    game = read_settings(
+        {**small_config, **rounds, "sepo": {**rounds["sepo"], "exploiter_pool": ()}}
+    )
+    plan = SepoStage(game, None, make_domain(game.domain)).plan
+    (pools,) = plan.pools
+    trained = 4 * len(pools["train"])
+    others = trained * (len(pools["exploiter"]) + len(pools.get("collusive", ())))
+    found = default_sizes(game)
+    assert found.rows == 8 * trained // 2 and found.actions == 2 * 4 and found.segments == 4
+    assert found.sampled == 8 * (trained + others) * 4
     with pytest.raises(ValueError, match="no room for 32 action tokens"):
         default_sizes(settings, row_length=32, actions=32)
     with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
@@ -265,7 +181,7 @@ def test_report_of_local_devices(small_config, kind):
     small_config["algorithm"] = {"name": "grpo", "overrides": {"kl_weight": 0.1}}
     small_config["rollout"] |= {"slots": 4, "exchange_interval": 2}
     settings = read_settings(small_config)
-    report = dry_run(settings, jax.devices(), TINY, chip=CHIPS["TPU v5 lite"])
+    report = dry_run(settings, jax.devices(), TINY, chip=CHIPS["TPU v5 lite"], parts=PARTS)
     rows = {row.name: row for row in report.rows}
     expected = ["update", "score", "fuse", "prefill", "decode"]
     if kind == "mesh":
@@ -321,6 +237,53 @@ def test_nothing_is_materialised(small_config):
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 6_738_415_616 - 32000 * 4096
 
 
+def test_a_recurrent_policy_takes_a_context_a_row(small_config):
+    small_config["policy"] = {"source": "qwen3.5-4b"}
+    small_config["rollout"] |= {"row_length": 2048, "capacity": 512}
+    tasks = {"sepo": {"steps": 0}, "rl": {"steps": 1, "tasks_per_step": 5}}
+    sizes = default_sizes(read_settings({**small_config, **tasks}))
+    assert (sizes.rows, sizes.row_length) == (40, 512)
+    small_config["policy"] = {"source": "qwen3-4b"}
+    sizes = default_sizes(read_settings({**small_config, **tasks}))
+    assert (sizes.rows, sizes.row_length) == (10, 2048)
+
+
+def test_figures_go_into_a_results_file(tmp_path):
+    refused = Row("decode", 1, arguments=GIB, error="RESOURCE_EXHAUSTED", needed=2 * GIB)
+    update = Row(
+        "update", 4, arguments=3 * GIB, temporaries=GIB, seconds=1.6,
+        work=Work(2e12, 2e12, 1.0, {"all-gather": Collective(1, 5 * 10**9)}, 0),
+        kinds={"parameters": 2 * GIB, "optimizer": GIB},
+    )  # fmt: skip
+    chip = CHIP._replace(memory=8.0 * GIB)
+    report = report_of(update, refused, chip=chip, num_parameters=7 * 10**9)
+    path = tmp_path / "dry_run.json"
+    for target in ("v5p:2x2x4", "v5e:4x4", "v5p:2x2x4"):
+        write_row(report, "configs/a.py", target, path)
+    result = load_result(path)
+    assert [row[1] for row in result["rows"]] == ["v5e:4x4", "v5p:2x2x4"]
+    row = dict(zip(result["columns"], result["rows"][0], strict=True))
+    assert (row["parameters, 10^9"], row["parameters"], row["optimizer"]) == (7.0, 2.0, 1.0)
+    assert (row["activations"], row["update"], row["of"]) == (1.0, 4.0, 8.0)
+    assert row["generate"] == "> 2.0" and row["fits"] is False and row["score"] is None
+    assert (row["update, TFLOP"], row["update, links GB"]) == (2.0, 5.0)
+    assert row["compiled in, CPU s"] == 2
+    write_row(dataclasses.replace(report, parts=("update",)), "configs/b.py", "v5e:4x4", path)
+    assert "no, update alone" in load_result(path)["rows"][-1]
+    estimated = dataclasses.replace(report, estimated=True)
+    write_row(estimated, "configs/a.py", "h100x8", path)
+    assert load_result(path)["rows"][0][1] == "h100x8, estimate"
+
+
+def test_devices_are_those_named_or_those_meant():
+    meant = read_settings({"parallel": {"topology": "v5p:2by2"}}).parallel
+    with pytest.raises(ValueError, match="'v5p:2by2' is not of the form"):
+        devices_for(meant)
+    with pytest.raises(ValueError, match="'v5e' is not of the form"):
+        devices_for(meant, "v5e")
+    assert devices_for(meant, "local") == devices_for(read_settings({}).parallel) == jax.devices()
+
+
 def test_topologies_that_cannot_be_described(monkeypatch):
     with pytest.raises(ValueError, match=r"not of the form.*v5e:2x2"):
         describe_topology("v5e")
@@ -341,6 +304,19 @@ def test_main_tells_what_is_missing():
     assert run.returncode == 2
     assert len(run.stderr.strip().splitlines()) == 1
     assert "libtpu" in run.stderr or "not of the form" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--gpu=h100x8", "--topology=v5e:2x2"], "give one"),
+        (["--write", "--topology=local"], "--write is of a slice or of GPUs"),
+    ],
+)
+def test_flags_that_do_not_go_together(given, message):
+    program = [sys.executable, "experiments/dry_run.py", "--config=configs/sepo/kuhn.py"]
+    run = subprocess.run([*program, *given], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 2 and message in run.stderr
 
 
 def test_update_and_generation_compile_for_a_slice(small_config):

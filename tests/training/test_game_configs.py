@@ -34,6 +34,18 @@ def test_the_authors_numbers_are_of_whole_matches(game):
     assert (settings.rollout.temperature, settings.policy.lora_rank) == (0.8, 16)
 
 
+def test_the_authors_models_are_spread_over_a_slice():
+    """Billions of frozen parameters; a model on this disk is trained where it is."""
+    for name in ("gemma-4-e4b-it", "qwen3.5-4b"):
+        config = load_config(f"{PLACE.format('ipd')}:policy={name},paper")
+        parallel = config.parallel
+        assert (parallel.topology, parallel.kind, parallel.fsdp) == ("v5e:4x4", "mesh", 16)
+        assert config.policy.cache_dtype == "bfloat16" and config.rollout.slots == 32
+    for argument in ("policy=smollm2,paper", "paper", "policy=qwen3.5-4b"):
+        parallel = load_config(f"{PLACE.format('ipd')}:{argument}").parallel
+        assert (parallel.topology, parallel.kind) == ("", "auto")
+
+
 def test_what_is_given_wins_over_the_authors_numbers():
     given = "credit=shared,algorithm=rloo,returns=to_go,paper"
     config = load_config(f"{PLACE.format('ipd')}:{given}")

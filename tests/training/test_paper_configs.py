@@ -15,7 +15,7 @@ from sepo_jax.training.chips import CHIPS
 from sepo_jax.training.command_line import load_config, load_module, load_sweep
 from sepo_jax.training.dry_run import dry_run
 from sepo_jax.training.dry_run_sizes import default_sizes
-from sepo_jax.training.loop import configured_algorithm
+from sepo_jax.training.goals import configured_algorithm
 from sepo_jax.training.setup import branching_of, branching_of_step, make_domain
 
 DIRECTORY = Path(__file__).parents[2] / "configs" / "bpo"
@@ -136,7 +136,9 @@ def test_the_update_compiles_at_its_full_size(path):
     config.parallel.fsdp = 8
     settings = read_settings(config)
     chip, model = CHIPS["TPU v5"], MODELS[settings.policy.source].config
-    report = dry_run(settings, jax.devices(), default_sizes(settings), chip=chip, generation=False)
+    report = dry_run(
+        settings, jax.devices(), default_sizes(settings), chip=chip, parts=["update", "score"]
+    )
     rows = {row.name: row for row in report.rows}
     assert list(rows) == ["update", "score"] and not any(row.error for row in report.rows)
     assert report.num_parameters == report.num_trained == PARAMETERS[settings.policy.source]

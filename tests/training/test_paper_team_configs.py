@@ -15,7 +15,7 @@ from sepo_jax.training.chips import CHIPS
 from sepo_jax.training.command_line import load_config, load_module, load_sweep
 from sepo_jax.training.dry_run import dry_run
 from sepo_jax.training.dry_run_sizes import default_sizes
-from sepo_jax.training.loop import configured_algorithm
+from sepo_jax.training.goals import configured_algorithm
 from sepo_jax.training.setup import make_domain
 
 DIRECTORY = Path(__file__).parents[2] / "configs" / "srpo"
@@ -152,7 +152,7 @@ def test_the_update_compiles_at_its_full_size(path, adapters):
     settings = read_settings(config)
     sizes = dataclasses.replace(default_sizes(settings), rows=3 * 8 * shared.MICRO_BATCHES["math"])
     chip, model = CHIPS["TPU v5"], MODELS[settings.policy.source].config
-    report = dry_run(settings, jax.devices(), sizes, chip=chip, generation=False)
+    report = dry_run(settings, jax.devices(), sizes, chip=chip, parts=["update"])
     (row,) = report.rows
     assert row.name == "update" and not row.error
     total = PARAMETERS[settings.policy.source]

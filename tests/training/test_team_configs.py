@@ -11,7 +11,7 @@ from sepo_jax.forest import ForestBuilder
 from sepo_jax.training import read_settings
 from sepo_jax.training import team_configs as shared
 from sepo_jax.training.command_line import load_config, load_module, load_sweep, swept_config
-from sepo_jax.training.loop import configured_algorithm
+from sepo_jax.training.goals import configured_algorithm
 from sepo_jax.training.setup import make_domain, make_policy
 from sepo_jax.training.supervised_data import encode_examples
 
