@@ -25,7 +25,7 @@ from sepo_jax.training import read_settings
 from sepo_jax.training.chips import LOCAL, devices_for
 from sepo_jax.training.command_line import run_main
 from sepo_jax.training.dry_run import dry_run
-from sepo_jax.training.dry_run_report import PARTS, TRAINED
+from sepo_jax.training.dry_run_report import PARTS
 from sepo_jax.training.dry_run_results import write_row
 from sepo_jax.training.dry_run_sizes import default_sizes
 from sepo_jax.training.dry_run_tables import render
@@ -39,7 +39,7 @@ GPU = flags.DEFINE_string("gpu", "", "model and number, e.g. h100x8: an estimate
 ROWS = flags.DEFINE_integer("rows", None, "rows of one update over all chips")
 ROW_LENGTH = flags.DEFINE_integer("row_length", None, "tokens of a row, and of a slot")
 ACTIONS = flags.DEFINE_integer("actions", None, "action tokens of a row")
-CHOSEN = flags.DEFINE_list("parts", list(TRAINED), f"what is compiled of {', '.join(PARTS)}")
+CHOSEN = flags.DEFINE_list("parts", list(PARTS), f"what is compiled of {', '.join(PARTS)}")
 WRITE = flags.DEFINE_bool("write", False, "write a row of experiments/results/dry_run.json")
 DEBUG = flags.DEFINE_bool("debug", False, "show the traceback of a user error")
 

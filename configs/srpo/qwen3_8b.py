@@ -7,7 +7,7 @@ measured here. `paper_team_configs` says where its numbers come from.
 `data=` names a directory with train.jsonl to train on and other files to be judged by; without it
 questions are generated. Every role has an adapter of its own beside the frozen parameters;
 `adapters=shared` trains one that all share, `adapters=none` all parameters. `workflow=` is one of
-fixed, mixed and routed.
+fixed, mixed, routed and single.
 
 Meant for a slice of 16 chips of 95 GiB, v5p:2x2x4: where all parameters are trained, they, their
 moments and gradients take 131 GB of it together. Time: not measured; the last command compiles for

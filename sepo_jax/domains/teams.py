@@ -182,16 +182,19 @@ class TeamEpisode:
 
         Raises:
           EpisodeFinished: it is over.
-          ValueError: others reply than were asked; or the workflow does not repeat itself, asks a
-            role or member that the domain does not have, continues a context that does not exist,
-            asks for more outputs than an episode may have, or returns something else than
-            (reward, record).
+          ValueError: others reply than were asked, or no text; or the workflow does not repeat
+            itself, asks a role or member that the domain does not have, continues a context that
+            does not exist, asks for more outputs than an episode may have, or returns something
+            else than (reward, record).
         """
         if self.pending is None:
             raise EpisodeFinished("the workflow has returned; start another episode")
         if set(replies) != set(self.pending.asks):
             asked = sorted(self.pending.asks)
             raise ValueError(f"event {self.pending.kind!r} asks {asked}, not {sorted(replies)}")
+        for member, reply in replies.items():
+            if not isinstance(reply, str):
+                raise ValueError(f"a reply is text, and {member} replies {repr(reply)[:80]}")
         if self._running is None:
             self._running = self._again()
         self._replies.append({member: replies[member] for member in self.pending.asks})
@@ -355,7 +358,7 @@ def play_workflow(domain: TeamDomain, task: Any, seed: int, answer: Answer) -> T
         messages of its context; its reply.
 
     Raises:
-      ValueError: as of `TeamEpisode`.
+      ValueError: as of `TeamEpisode`, or a record that is no JSON value.
     """
     episode = TeamEpisode(domain, task, seed)
     contexts: dict[Member, list[Message]] = {}
@@ -368,7 +371,12 @@ def play_workflow(domain: TeamDomain, task: Any, seed: int, answer: Answer) -> T
             contexts[member] = [*said, {"role": "assistant", "content": replies[member]}]
         events.append((asked, replies))
         reward += episode.step(replies)
-    return Transcript(events, reward, episode.record())
+    record = episode.record()
+    try:
+        json.dumps(record, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the record of a workflow is a JSON value: {error}") from error
+    return Transcript(events, reward, record)
 
 
 def _shown(contexts: Mapping[Member, list[Message]], member: Member, asked: Ask) -> list[Message]:

@@ -8,6 +8,8 @@ number never appears without its meaning. Keys of metrics are flat and may carry
 import re
 from typing import NamedTuple
 
+from .team_measures import TEAM_MEASURES, TEAM_PATTERNS
+
 
 class Measure(NamedTuple):
     """A reported quantity.
@@ -300,12 +302,6 @@ MEASURES: dict[str, Measure] = {
             "tokens, sequences or events. What the clip is wide or narrow against.",
         ),
         Measure(
-            "active_set",
-            "Active set",
-            "",
-            "Mean number of members of an event: outputs that one transition consumes together.",
-        ),
-        Measure(
             "no_spread_fraction",
             "Groups without spread",
             "",
@@ -335,6 +331,7 @@ MEASURES: dict[str, Measure] = {
             "",
             "Episodes without spread in their group that were played once more.",
         ),
+        *(Measure(*row) for row in TEAM_MEASURES),
     )
 }
 
@@ -360,6 +357,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"ratio_mean|mean_ratio", "ratio"),
     (r"total_loss|policy_loss|loss_total", "loss"),
     (r"frac(tion)?_(no|zero)_spread(_groups)?|no_spread", "no_spread_fraction"),
+    *TEAM_PATTERNS,
 )
 
 # Keys "<family>/<member>" whose members have names of their own.

@@ -18,18 +18,12 @@ import jax.numpy as jnp
 from sepo_jax.policy import decoder, segments
 from sepo_jax.policy.config import DTYPES, ModelConfig
 from sepo_jax.policy.decoder import Ends, query_scale
+from sepo_jax.policy.decoding_form import fuse
 from sepo_jax.policy.delta_net import DeltaState, init_delta_state
 from sepo_jax.policy.layers import DecoderLayer
-from sepo_jax.policy.lora import PROJECTIONS, detach, merge
 from sepo_jax.policy.rotary import rotary_tables
 from sepo_jax.policy.segments import Segments, init_segments
-from sepo_jax.policy.trees import join
-
-SIDE_BY_SIDE = {
-    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
-    "gate_up_proj": ("gate_proj", "up_proj"),
-}
-_TABLES = ("embed", "lm_head", "per_layer_embed")
+from sepo_jax.policy.sharding import SLOTS, beside_weights, constrain
 
 
 @chex.dataclass(frozen=True)
@@ -77,6 +71,21 @@ def init_cache(config: ModelConfig, num_slots: int, capacity: int) -> Cache:
             init_delta_state(config, num_slots) for _ in range(config.layer_kinds.count("linear"))
         ),
         lengths=jnp.zeros((num_slots,), jnp.int32),
+    )
+
+
+def lay_out(cache: Cache, place: Callable = constrain) -> Cache:
+    """The cache as a mesh keeps it, slots apart and their heads; `place` puts an array there."""
+    by_head = lambda array: place(array, SLOTS, "tensor")  # noqa: E731
+    states = [
+        DeltaState(conv=place(each.conv, SLOTS), recurrent=by_head(each.recurrent))
+        for each in cache.states
+    ]
+    return Cache(
+        keys=jax.tree.map(by_head, cache.keys),
+        values=jax.tree.map(by_head, cache.values),
+        states=tuple(states),
+        lengths=place(cache.lengths),
     )
 
 
@@ -134,95 +143,13 @@ def _copy_slots(parts, forks, count):
 
     def one(index, parts):
         def copy(array):
-            row = jax.lax.dynamic_index_in_dim(array, forks[index, 0], keepdims=True)
+            # A slice of one slot would gather all slots of a mesh.
+            row = jnp.take(array, forks[index, :1], axis=0, mode="clip")
             return jax.lax.dynamic_update_slice_in_dim(array, row, forks[index, 1], axis=0)
 
         return jax.tree.map(copy, parts)
 
     return jax.lax.fori_loop(0, count, one, parts)
-
-
-def fuse(config: ModelConfig, params) -> dict:
-    """The parameters in decoding form: layers apart, kernels transposed, those of q/k/v and of
-    gate/up below each other.
-
-    Optional (`append` fuses on the fly when it gets the training form); do it once outside a decode
-    loop, after each update. Adapters are merged into their kernels, and kernels and embeddings cast
-    to the compute dtype. Fusing twice changes nothing.
-    """
-    if isinstance(params["layers"], tuple):
-        return params
-    dtype = DTYPES[config.compute_dtype]
-    params = merge(config, params)
-
-    def apart(layer):
-        kind, row = config.place(layer)
-        parts = jax.tree.map(lambda array: array[row], params["layers"][kind])
-        cast = {name: _as_computed(name, part, dtype) for name, part in parts.items()}
-        for joined, names in SIDE_BY_SIDE.items():
-            if all(name in cast for name in names):
-                pieces = [cast.pop(name) for name in names]
-                cast[joined] = {
-                    leaf: jnp.concatenate([piece[leaf] for piece in pieces]) for leaf in pieces[0]
-                }
-        return cast
-
-    ends = {name: _narrowed(params[name], dtype) for name in _TABLES if name in params}
-    return {**params, **ends, "layers": tuple(apart(layer) for layer in range(config.num_layers))}
-
-
-def fuse_adapter(config: ModelConfig, params) -> tuple[dict, ...]:
-    """The adapter of attached parameters in decoding form, a dict a layer.
-
-    `beside` puts it to the fused parameters without adapter, which many adapters can thus share.
-    Of projections that lie side by side, x [A1 A2] = [x A1, x A2] meets the block diagonal of B1
-    and B2.
-    """
-
-    def apart(layer):
-        kind, row = config.place(layer)
-        parts = params["layers"][kind]
-        found = jax.tree.map(lambda array: array[row], detach(parts)[1])
-        for joined, names in SIDE_BY_SIDE.items():
-            if all(name in parts for name in names) and any(name in found for name in names):
-                widths = [parts[name]["kernel"].shape[-1] for name in names]
-                pieces = [found.pop(name, None) for name in names]
-                found[joined] = _block_diagonal(pieces, widths)
-        return found
-
-    return tuple(apart(layer) for layer in range(config.num_layers))
-
-
-def _block_diagonal(pieces: list[dict | None], widths: list[int]) -> dict:
-    """One adapter of projections of these widths side by side; None for one without."""
-    downs, ups = [], []
-    for index, piece in enumerate(pieces):
-        if piece is not None:
-            around = (sum(widths[:index]), sum(widths[index + 1 :]))
-            downs.append(piece["lora_a"])
-            ups.append(jnp.pad(piece["lora_b"], ((0, 0), around)))
-    return {"lora_a": jnp.concatenate(downs, axis=1), "lora_b": jnp.concatenate(ups)}
-
-
-def beside(fused, adapter: tuple[dict, ...]) -> dict:
-    """Parameters in decoding form with an adapter of `fuse_adapter`; arrays are shared."""
-    return {**fused, "layers": tuple(map(join, fused["layers"], adapter))}
-
-
-def _narrowed(part: dict, dtype) -> dict:
-    """Arrays wider than `dtype` in it; narrower ones stay, a few rows of them are looked up."""
-    return {
-        name: x.astype(dtype) if x.dtype.itemsize > jnp.dtype(dtype).itemsize else x
-        for name, x in part.items()
-    }
-
-
-def _as_computed(name: str, part: dict, dtype) -> dict:
-    """Kernels (those of projections transposed) and biases in `dtype`; the rest as it is."""
-    cast = {leaf: x.astype(dtype) if leaf in ("kernel", "bias") else x for leaf, x in part.items()}
-    if name in PROJECTIONS:
-        cast["transposed"] = cast.pop("kernel").T
-    return cast
 
 
 def append(
@@ -258,7 +185,9 @@ def append_and_score(
       length is set to the capacity: reserve room before, or look for NaN.
     """
     cache, hidden = _append(config, params, cache, tokens, lengths, slots, reach)
-    return cache, decoder.logits(config, params, decoder.final_norm(config, params, hidden))
+    scores = decoder.logits(config, params, decoder.final_norm(config, params, hidden))
+    # Scored where the vocabulary's shares are, sampled where the slots are.
+    return cache, constrain(constrain(scores, SLOTS[:1], SLOTS[1]), SLOTS)
 
 
 def _append(config, params, cache: Cache, tokens, lengths, slots, reach):
@@ -273,37 +202,25 @@ def _append(config, params, cache: Cache, tokens, lengths, slots, reach):
     params = fuse(config, params)
     at = _places(config, cache, slots, lengths, rows, width, reach)
     hidden, extra = Ends(config).apply({"params": params}, tokens, method="inputs")
+    hidden = constrain(hidden, at.split[:1])
     # Segments out of reach are neither read nor written.
     keys = [layer[: at.segments] for layer in cache.keys]
     values = [layer[: at.segments] for layer in cache.values]
     states = list(cache.states)
-    for layer, (kind, weights) in enumerate(zip(config.layer_kinds, params["layers"], strict=True)):
-        module, variables = DecoderLayer(config, kind, fused=True), {"params": weights}
-        row = config.place(layer)[1] if kind == "linear" else config.cache_row(layer)
-        if kind == "linear":
-            update, states[row] = _linear_update(module, variables, hidden, states[row], at)
-        else:
-            name = kind.removesuffix("_shared")
-            query, key, value, gate = module.apply(
-                variables, hidden, *at.tables[name], method="attention_inputs"
-            )
-            if key is not None:
-                keys[row], values[row] = segments.write(
-                    keys[row], values[row], key, value, at.slots, at.columns
+    with beside_weights(at.split[:1]):
+        for layer, kind in enumerate(config.layer_kinds):
+            module, weights = DecoderLayer(config, kind, fused=True), params["layers"][layer]
+            module = module.bind({"params": weights})
+            if kind == "linear":
+                row = config.place(layer)[1]
+                update, states[row] = _linear_update(module, hidden, states[row], at)
+            else:
+                row = config.cache_row(layer)
+                update, keys[row], values[row] = _attention_update(
+                    module, hidden, keys[row], values[row], at
                 )
-            mixed = segments.attend(
-                query,
-                keys[row],
-                values[row],
-                at.of_rows,
-                at.positions,
-                scale=query_scale(config, kind),
-                window=config.sliding_window if name == "sliding" else None,
-                precision=config.precision,
-            )
-            update = module.apply(variables, mixed, gate, method="attention_output")
-        given = None if extra is None else extra[layer]
-        hidden = module.apply(variables, hidden, update, given, method="combine")
+            given = None if extra is None else extra[layer]
+            hidden = constrain(module.combine(hidden, update, given), at.split[:1])
 
     last = jnp.maximum(lengths - 1, 0)[:, None, None]
     hidden = jnp.take_along_axis(hidden, last, axis=1)[:, 0]
@@ -319,7 +236,7 @@ def _append(config, params, cache: Cache, tokens, lengths, slots, reach):
         states=tuple(states),
         lengths=grown,
     )
-    return cache, hidden
+    return lay_out(cache), hidden
 
 
 class _Places(NamedTuple):
@@ -331,6 +248,7 @@ class _Places(NamedTuple):
       tables: rotary tables by layer type.
       reach: positions that a slot may fill. segments: how many of a layer's hold them.
       of_rows: from an array over slots to the rows' entries.
+      split: axes of a mesh that the rows are split over, none where they may be any slots.
     """
 
     slots: jax.Array
@@ -341,9 +259,15 @@ class _Places(NamedTuple):
     reach: int
     segments: int
     of_rows: Callable
+    split: tuple[str, ...]
+
+    def by_slot(self, heads: jax.Array) -> jax.Array:
+        """Rows [R, W, heads or their numbers, ...] where the keys of their slots are."""
+        return constrain(heads, self.split, None, "tensor")
 
 
 def _places(config, cache, slots, lengths, rows: int, width: int, reach) -> _Places:
+    split = SLOTS if slots is None else ()
     if slots is None:
         slots, of_rows = jnp.arange(rows), lambda array: array
     else:
@@ -363,14 +287,41 @@ def _places(config, cache, slots, lengths, rows: int, width: int, reach) -> _Pla
         reach=reach,
         segments=sum(start < reach for start in segments.starts(cache.keys[0])),
         of_rows=of_rows,
+        split=split,
     )
 
 
-def _linear_update(module, variables, hidden, state, at: _Places):
+def _attention_update(module, hidden, keys, values, at: _Places):
+    """The update of an attention layer, and the keys and values of all slots after it."""
+    config, kind = module.config, module.kind
+    name = kind.removesuffix("_shared")
+    query, key, value, gate = module.attention_inputs(hidden, *at.tables[name])
+    if key is not None:
+        key, value = at.by_slot(key), at.by_slot(value)
+        keys, values = segments.write(keys, values, key, value, at.slots, at.columns)
+    mixed = segments.attend(
+        at.by_slot(query),
+        keys,
+        values,
+        at.of_rows,
+        at.positions,
+        scale=query_scale(config, kind),
+        window=config.sliding_window if name == "sliding" else None,
+        precision=config.precision,
+    )
+    return module.attention_output(at.by_slot(mixed), gate), keys, values
+
+
+def _linear_update(module, hidden, state, at: _Places):
     """The update of a linear layer, and the states of all slots after it."""
     before = jax.tree.map(at.of_rows, state)
-    update, after = module.apply(variables, hidden, at.real, before, method="delta")
+    update, after = module.delta(hidden, at.real, before)
     # A row without tokens may name a slot that another row fills: the scatter drops it.
     target = jnp.where(at.real[:, 0], at.slots[:, 0], state.conv.shape[0])
-    put = lambda old, new: old.at[target].set(new.astype(old.dtype), mode="drop")  # noqa: E731
+
+    def put(old, new):
+        if at.split:  # rows are slots, and one without tokens has its state unchanged
+            return new.astype(old.dtype)
+        return old.at[target].set(new.astype(old.dtype), mode="drop")
+
     return update, jax.tree.map(put, state, after)

@@ -73,7 +73,7 @@ class DecoderLayer(nn.Module):
       config: of the whole decoder.
       kind: one of `config.layer_kinds`.
       fused: expects the query, key and value kernels (and the gate and up kernels) side by side in
-        one array, as `cache.fuse` lays them out: fewer and larger products while decoding.
+        one array, as `decoding_form.fuse` lays them out: fewer and larger products while decoding.
     """
 
     config: ModelConfig

@@ -16,7 +16,7 @@ class Linear(nn.Module):
     `lora_a` [in, R rank] and `lora_b` [R rank, features], R adapters side by side, which
     `lora.attach` puts there; `lora_choice`, the adapter of each row, which `lora.choose` puts there
     where R > 1; and "transposed" [features, in], which stands for the kernel in the decoding form
-    of `cache.fuse`.
+    of `decoding_form.fuse`.
 
     Attributes:
       config: gives dtypes, precision and the adapter's scale.

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from sepo_jax.policy import cache as caching
-from sepo_jax.policy import decoder
+from sepo_jax.policy import decoder, decoding_form
 from sepo_jax.policy.cache import Cache
 from sepo_jax.policy.config import ModelConfig
 from sepo_jax.policy.lora import choose
@@ -134,12 +134,12 @@ class Policy:
 
     def fuse(self, params) -> dict:
         """Parameters in decoding form; optional, saves copies when called once before a loop."""
-        return caching.fuse(self.config, params)
+        return decoding_form.fuse(self.config, params)
 
     def fuse_adapter(self, params) -> tuple[dict, ...]:
         """The adapter of parameters, to lie beside what `fuse` makes of the rest; see
-        `cache.fuse_adapter`."""
-        return caching.fuse_adapter(self.config, params)
+        `decoding_form.fuse_adapter`."""
+        return decoding_form.fuse_adapter(self.config, params)
 
     def prefill(self, params, cache: Cache, tokens, lengths, slots=None, reach=None):
         """Appends `lengths[s]` of `tokens` [S, W] to each slot; see `cache.append_and_score`.

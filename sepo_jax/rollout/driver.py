@@ -3,6 +3,8 @@
 `host_loop`: a loop in Python for each device exchanges with the queue and calls a compiled piece
 for each kind of command there is. `in_jit`: the whole loop is one program a device, which reaches
 the queue through a callback. Same pure functions, same keys, same tokens.
+
+Parameters that lie on a mesh are decoded with there, by one host loop for all of its devices.
 """
 
 import functools
@@ -21,6 +23,7 @@ from jax.experimental import io_callback
 
 from ..names import check_option
 from ..policy import Policy, Sampling
+from ..policy.sharding import mesh_of, on_mesh
 from ..sandbox.episodes import StopRules
 from ..sandbox.exchange import (
     FAILED,
@@ -45,14 +48,14 @@ class EngineOptions:
     """Sizes of the engine, how it samples and what drives it.
 
     Attributes:
-      slots: contexts of each policy decoded at once on a device.
+      slots: contexts of each policy decoded at once on a device, or on all of a mesh together.
       capacity: tokens that a slot has room for, beside the last one of its context.
       max_action_tokens: token limit of an action.
       exchange_interval: most tokens a slot samples between two visits of the host.
       sampling: temperature and truncation.
       prefill_widths, prefill_rows: sizes of prefill calls, see `ExchangeShape`.
       driver: "host_loop" or "in_jit".
-      devices: that decode, each with slots of its own.
+      devices: that decode, each with slots of its own; 1 for a mesh.
       max_turns, max_episode_tokens: of an episode, which is cut there; 0 for no limit.
       max_failed_fraction: share of failed episodes above which a rollout is given up.
 
@@ -121,15 +124,20 @@ def drive(
     have ended.
 
     Args:
-      policies: (policy, params); each has `options.slots` slots on every device.
+      policies: (policy, params); each has `options.slots` slots on every device. Where parameters
+        lie on a mesh (`policy.sharding`), those of all policies do, and the slots lie there too.
       queue: a `sandbox.queue.HostQueue`, or whatever has its `exchange`, `stop` and `raise_error`.
         It hands out fresh arrays at every exchange and takes calls from one thread a device.
       options: sizes, sampling and the kind of loop.
 
     Raises:
-      ValueError: more devices than there are, a capacity beyond a policy's positions.
+      ValueError: more devices than there are, a capacity beyond a policy's positions, a mesh with
+        another driver than "host_loop" or with several `devices`.
       BaseException: what stopped the queue.
     """
+    mesh = mesh_of([params for _, params in policies])
+    if mesh is not None:
+        check_on_mesh(options)
     devices = jax.local_devices()[: options.devices]
     if len(devices) < options.devices:
         raise ValueError(
@@ -143,8 +151,11 @@ def drive(
                 f"{policy.config.max_positions} positions; lower it"
             )
     parts = tuple(policy for policy, _ in policies)
-    arrays, layout = distinct(decoding_forms(policies))
-    if options.driver == "in_jit":
+    with on_mesh(mesh):
+        arrays, layout = distinct(decoding_forms(policies))
+    if mesh is not None:
+        loops = [partial(_run_host_loop, parts, arrays, layout, queue, options, 0, mesh)]
+    elif options.driver == "in_jit":
         loops = [partial(_run_in_jit, parts, arrays, layout, queue, options, devices)]
     else:
         loops = [
@@ -157,6 +168,16 @@ def drive(
     else:
         _run_beside(loops, queue)
     queue.raise_error()
+
+
+def check_on_mesh(options: EngineOptions) -> None:
+    """Raises ValueError for options that do not go with parameters on a mesh."""
+    if options.driver != "host_loop" or options.devices != 1:
+        raise ValueError(
+            f"driver={options.driver!r} with devices={options.devices} wants whole parameters on "
+            "each device, and on a mesh they are split: set rollout.driver='host_loop' and "
+            "rollout.devices=1, whose slots all devices of the mesh share, or parallel.kind='pmap'"
+        )
 
 
 def _guarded(function: Callable[[], None], queue: Any) -> None:
@@ -189,13 +210,22 @@ def _run_beside(functions: Sequence[Callable[[], None]], queue: Any) -> None:
 
 
 def _run_host_loop(
-    policies, arrays, layout, queue, options: EngineOptions, index: int, device
+    policies, arrays, layout, queue, options: EngineOptions, index: int, place
 ) -> None:
-    params = assembled(jax.device_put(arrays, device), layout)
-    engines = [
-        _Slots(policy, part, options, device) for policy, part in zip(policies, params, strict=True)
-    ]
-    reports = tuple(no_report(options.exchange_shape()) for _ in policies)
+    """The loop of a device, or of a mesh."""
+    on_one = isinstance(place, jax.Device)
+    with jax.default_device(place) if on_one else on_mesh(place):
+        params = assembled(jax.device_put(arrays, place) if on_one else arrays, layout)
+        states = [_init_slots(policy, options.slots, options.capacity) for policy in policies]
+        # Bound to the device from the start, as later states are: one program for both.
+        states = jax.device_put(states, place) if on_one else states
+        engines = [_Slots(*each, options) for each in zip(policies, params, states, strict=True)]
+        del states
+        _exchange_until_done(engines, queue, options, index)
+
+
+def _exchange_until_done(engines: Sequence["_Slots"], queue, options, index: int) -> None:
+    reports = tuple(no_report(options.exchange_shape()) for _ in engines)
     while True:
         commands = queue.exchange(index, reports)
         if any(each.code != RUNNING for each in commands):
@@ -208,7 +238,7 @@ def _run_host_loop(
 
 
 class _Slots:
-    """The slots of one policy on one device, and the compiled pieces that they need.
+    """The slots of one policy on one device or mesh, and the compiled pieces that they need.
 
     Attributes:
       state: the slots.
@@ -216,14 +246,10 @@ class _Slots:
         looking there need not wait for the device.
     """
 
-    def __init__(self, policy: Policy, params, options: EngineOptions, device):
-        self.policy, self.params, self.options = policy, params, options
+    def __init__(self, policy: Policy, params, state: engine.SlotState, options: EngineOptions):
+        self.policy, self.params, self.state, self.options = policy, params, state, options
         self.reaches = engine.reaches(options.capacity)
         self.nothing = no_report(options.exchange_shape())
-        with jax.default_device(device):
-            state = _init_slots(policy, options.slots, options.capacity)
-        # Bound to the device from the start, as later states are: one program for both.
-        self.state = jax.device_put(state, device)
         self.lengths = np.zeros(options.slots, np.int64)
         self.decoding = np.zeros(options.slots, bool)
 

@@ -13,7 +13,7 @@ on how much of the cache attention reads.
 In the shapes, S is the number of slots, E the most tokens between two visits of the host.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -29,6 +29,8 @@ from ..policy import (
     sample_tokens,
     token_key,
 )
+from ..policy import cache as caching
+from ..policy.sharding import constrain
 from ..sandbox.exchange import KEY_PARTS, Chunks, Commands, Report
 
 LEAST_REACH = 256  # shorter caches are read whole
@@ -61,15 +63,23 @@ def init_slots(policy: Policy, num_slots: int, capacity: int) -> SlotState:
     def numbers():  # each its own array: a loop may reuse the memory of every one
         return jnp.zeros(num_slots, jnp.int32)
 
-    return SlotState(
-        cache=policy.init_cache(num_slots, capacity),
-        pending=numbers(),
-        keys=jnp.zeros((num_slots, 2), jnp.uint32),
-        token_index=numbers(),
-        decoding=jnp.zeros(num_slots, bool),
-        count=numbers(),
-        limit=numbers(),
+    return lay_out(
+        SlotState(
+            cache=policy.init_cache(num_slots, capacity),
+            pending=numbers(),
+            keys=jnp.zeros((num_slots, 2), jnp.uint32),
+            token_index=numbers(),
+            decoding=jnp.zeros(num_slots, bool),
+            count=numbers(),
+            limit=numbers(),
+        )
     )
+
+
+def lay_out(state: SlotState, place: Callable = constrain) -> SlotState:
+    """The state as a mesh keeps it: the cache as `cache.lay_out` does, the few numbers beside it on
+    every device; `place` puts an array there."""
+    return SlotState(caching.lay_out(state.cache, place), *map(place, state[1:]))
 
 
 def apply(
@@ -90,8 +100,10 @@ def apply(
 
 def halt_and_clear(state: SlotState, halt: chex.Array, clear: chex.Array) -> SlotState:
     """Ends the actions of slots where bool `halt` or `clear` [S] is true; `clear` empties them."""
-    return state._replace(
-        cache=reset_slots(state.cache, clear), decoding=state.decoding & ~(halt | clear)
+    return lay_out(
+        state._replace(
+            cache=reset_slots(state.cache, clear), decoding=state.decoding & ~(halt | clear)
+        )
     )
 
 
@@ -112,12 +124,13 @@ def prefill(
         tokens, lengths, slots = (part[index] for part in chunks[1:])
         return policy.append(params, cache, tokens, lengths, slots, reach)
 
-    return state._replace(cache=jax.lax.fori_loop(0, chunks.calls, call, state.cache))
+    cache = jax.lax.fori_loop(0, chunks.calls, call, state.cache)
+    return lay_out(state._replace(cache=cache))
 
 
 def fork(state: SlotState, fork_count: chex.Array, forks: chex.Array) -> SlotState:
     """Copies slots; see `Commands.forks`. Those of a recurrent policy can be copied whole only."""
-    return state._replace(cache=fork_slots(state.cache, forks, fork_count))
+    return lay_out(state._replace(cache=fork_slots(state.cache, forks, fork_count)))
 
 
 def start(
@@ -129,13 +142,15 @@ def start(
 ) -> SlotState:
     """Begins an action in the slots where bool `begins` [S] is true; see `Commands`."""
     chex.assert_shape(keys, (*state.decoding.shape, KEY_PARTS))
-    return state._replace(
-        pending=jnp.where(begins, pending, state.pending),
-        keys=jnp.where(begins[:, None], token_key(*keys[:, :4].T), state.keys),
-        token_index=jnp.where(begins, keys[:, 4], state.token_index),
-        decoding=state.decoding | begins,
-        count=jnp.where(begins, 0, state.count),
-        limit=jnp.where(begins, limit, state.limit),
+    return lay_out(
+        state._replace(
+            pending=jnp.where(begins, pending, state.pending),
+            keys=jnp.where(begins[:, None], token_key(*keys[:, :4].T), state.keys),
+            token_index=jnp.where(begins, keys[:, 4], state.token_index),
+            decoding=state.decoding | begins,
+            count=jnp.where(begins, 0, state.count),
+            limit=jnp.where(begins, limit, state.limit),
+        )
     )
 
 
@@ -191,7 +206,8 @@ def decode(
         # Loops that are not chosen have no step: a branch would copy the cache.
         steps = jnp.where(chosen == index, interval, 0)
         state, report = _decode_within(policy, params, state, report, sampling, ends, steps, choice)
-    return state, report._replace(decoding=state.decoding)
+    report = report._replace(decoding=state.decoding)
+    return lay_out(state), Report(*map(constrain, report))
 
 
 def _decode_within(policy, params, state, report, sampling, ends, steps, reach):
@@ -222,7 +238,7 @@ def _decode_within(policy, params, state, report, sampling, ends, steps, reach):
             entropy=put(report.entropy, sampled.entropy),
             count=report.count + active,
         )
-        return step + 1, state, report
+        return step + 1, lay_out(state), report
 
     _, state, report = jax.lax.while_loop(goes_on, one_token, (jnp.int32(0), state, report))
     return state, report

@@ -7,7 +7,7 @@ import chex
 import jax
 
 from ..policy import Policy, detach
-from ..policy.cache import beside
+from ..policy.decoding_form import beside
 
 
 def decoding_forms(

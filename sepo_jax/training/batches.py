@@ -25,6 +25,7 @@ from ..forest import (
 )
 from ..losses import Mean
 from ..policy import Policy, TokenScores
+from ..policy.sharding import MESH_AXES, constrain, current_mesh, mesh_of, on_mesh, over_shares
 from .settings import Settings
 from .setup import check_critic
 
@@ -115,7 +116,8 @@ class BatchMaker:
 
     def _score(self, params: chex.ArrayTree, batch: Batch) -> TokenScores:
         temperature = self.settings.rollout.temperature
-        return jax.device_get(score_parts(self.policy, params, batch, temperature))
+        with on_mesh(mesh_of(params)):
+            return jax.device_get(score_parts(self.policy, params, batch, temperature))
 
 
 def packing_of(policy: Policy) -> Callable[..., Batch]:
@@ -140,9 +142,10 @@ def check_agents(policy: Policy, forest: Forest) -> None:
 
 @partial(jax.jit, static_argnames="policy")
 def score_parts(policy: Policy, params: chex.ArrayTree, batch: Batch, temperature) -> TokenScores:
-    """`policy.log_probs` of a batch `[parts, rows, ...]`, one part after another."""
+    """`policy.log_probs` of a batch `[parts, rows, ...]`, one part after another; on a mesh one of
+    each device at a time, which must divide the parts."""
 
-    def score(part: Batch) -> TokenScores:
+    def score(params: chex.ArrayTree, part: Batch) -> TokenScores:
         return policy.log_probs(
             params,
             part.tokens,
@@ -155,7 +158,16 @@ def score_parts(policy: Policy, params: chex.ArrayTree, batch: Batch, temperatur
             agent=part.agent,
         )
 
-    return jax.lax.map(score, jax.tree.map(jnp.asarray, batch))
+    batch, mesh = jax.tree.map(jnp.asarray, batch), current_mesh()
+    if mesh is None:
+        return jax.lax.map(partial(score, params), batch)
+
+    def shared(leaf):
+        return constrain(leaf.reshape(-1, mesh.size, *leaf.shape[1:]), None, MESH_AXES)
+
+    scores = over_shares(score, (None, 0), mesh)
+    found = jax.lax.map(partial(scores, params), jax.tree.map(shared, batch))
+    return jax.tree.map(lambda leaf: constrain(leaf.reshape(-1, *leaf.shape[2:])), found)
 
 
 def to_tokens(batch: Batch, values: np.ndarray, forest: Forest) -> np.ndarray:

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -13,7 +14,17 @@ from .settings import ParallelSettings
 GIB = 2**30
 EXAMPLES = "v4:2x2x1, v5e:2x2, v5e:4x4, v5p:2x2x2, v6e:2x4"
 HINT = "compiling for a TPU needs the libtpu wheel of this jax: pip install sepo_jax[tpu]"
-_FAMILIES = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")
+# Generations, and what JAX calls their devices.
+_FAMILIES = {
+    "v2": "TPU v2",
+    "v3": "TPU v3",
+    "v4": "TPU v4",
+    "v5e": "TPU v5 lite",
+    "v5p": "TPU v5",
+    "v6e": "TPU v6 lite",
+    "tpu7x": "TPU7x",
+}
+_FLAT = ("v2", "v3", "v5e", "v6e")  # slices of two axes
 
 
 class Chip(NamedTuple):
@@ -63,7 +74,11 @@ class PlannedDevice:
     id: int
     device_kind: str
     platform: str = "gpu"
-    process_index: int = 0
+
+    @property
+    def process_index(self) -> int:
+        """Its host: GPUs come eight to one."""
+        return self.id // 8
 
 
 def describe_gpus(name: str) -> tuple[Chip, int]:
@@ -133,3 +148,26 @@ def describe_topology(name: str) -> list[jax.Device]:
 def chip_of(device: jax.Device) -> Chip | None:
     """What is known of a device's kind; None for what is no TPU of the table."""
     return CHIPS.get(device.device_kind)
+
+
+def num_hosts(devices: Sequence[jax.Device]) -> int:
+    """How many processes a run on these devices has: one a host."""
+    return len({device.process_index for device in devices})
+
+
+def host_of(own: Sequence[jax.Device], devices: Sequence[jax.Device]) -> list[jax.Device]:
+    """The devices that programs of one host of a slice are compiled for.
+
+    Of a slice that is described and not there, libtpu compiles for all chips or for one: those of
+    one host are then a slice of their own.
+
+    Args:
+      own: those of the host. devices: of the whole slice.
+    """
+    if len(own) == len(devices) or own[0].platform != "tpu" or jax.default_backend() == "tpu":
+        return list(own)
+    family = next(name for name, kind in _FAMILIES.items() if kind == own[0].device_kind)
+    corners = [[device.coords[axis] for device in own] for axis in range(len(own[0].coords))]
+    extents = [max(places) - min(places) + 1 for places in corners]
+    extents = extents[:2] if family in _FLAT else extents
+    return describe_topology(f"{family}:{'x'.join(map(str, extents))}")

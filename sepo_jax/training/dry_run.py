@@ -26,13 +26,13 @@ from ..names import check_option
 from ..objective import make_objective
 from ..policy import Policy, Sampling
 from ..rollout import engine
-from ..rollout.driver import loop_program
+from ..rollout.driver import check_on_mesh, loop_program
 from ..rollout.weights import distinct
 from ..sandbox.exchange import Chunks
 from .batches import score_parts
-from .chips import Chip, chip_of
-from .dry_run_report import PARTS, TRAINED, Report, Row
-from .dry_run_shapes import Placed, bytes_per_chip, count, run_shapes, with_sharding
+from .chips import Chip, chip_of, num_hosts
+from .dry_run_report import PARTS, Report, Row
+from .dry_run_shapes import Placed, bytes_per_chip, count, run_shapes
 from .dry_run_sizes import Sizes, default_sizes
 from .hlo import read_work
 from .parallel import MESH_AXES, Parallel
@@ -52,7 +52,7 @@ def dry_run(
     *,
     goal: Any = None,
     chip: Chip | None = None,
-    parts: Sequence[str] = TRAINED,
+    parts: Sequence[str] = PARTS,
 ) -> Report:
     """Compiles update, scoring and generation for `devices`; see the module.
 
@@ -77,15 +77,17 @@ def dry_run(
     parallel = Parallel(settings.parallel, devices)
     shapes = run_shapes(settings, goal)
     placed = Placed(shapes, parallel)
+    if placed.mesh is not None:
+        check_on_mesh(engine_options(settings, Sampling()))
     compiler = _Compiler(placed, sizes)
     rows = [compiler.update()] if "update" in parts else []
     rows += compiler.scoring() if "score" in parts else []
-    rows += compiler.generation(spread=False) if "generate" in parts else []
-    rows += compiler.generation(spread=True) if "sharded" in parts and placed.is_split else []
+    rows += compiler.generation() if "generate" in parts else []
     return Report(
         rows=tuple(rows),
         chip=chip or chip_of(parallel.devices[0]),
         num_chips=parallel.num_devices,
+        num_hosts=num_hosts(parallel.devices),
         kind=parallel.kind,
         settings=settings,
         sizes=sizes,
@@ -148,38 +150,32 @@ class _Compiler:
         batch = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((devices * parts, *leaf.shape[2:]), leaf.dtype), batch
         )
-        params = self.placed.on_first(self.shapes.params)
+        params = self.placed.put(self.shapes.params)
         arguments = (self.policy, params, batch, jnp.float32(1.0))
         kinds = self.placed.kinds_with_copy
         resident = sum(kinds.values()) - bytes_per_chip(params)
         kinds = kinds | {"batch": bytes_per_chip(batch)}
-        return [
-            self.compile_row("score", 1, score_parts, arguments, kinds=kinds, resident=resident)[0]
-        ]
+        with self.placed.set_mesh():
+            row, _ = self.compile_row(
+                "score", self.placed.chips, score_parts, arguments, kinds=kinds, resident=resident
+            )
+        return [row]
 
-    def generation(self, spread: bool) -> list[Row]:
+    def generation(self) -> list[Row]:
         """Parameters into decoding form, one prefill call of the widest width, and one token in
         every slot. Where roles have adapters of their own it is one role's policy that decodes, and
-        the slots of the others stay beside it.
-
-        Args:
-          spread: leave the parameters as the mesh holds them, instead of whole on the first chip.
-        """
+        the slots of the others stay beside it."""
         settings, sizes, placed = self.settings, self.sizes, self.placed
-        rollout, suffix = settings.rollout, ", sharded" if spread else ""
-        chips = self.parallel.num_devices if spread else 1
+        rollout, chips = settings.rollout, placed.chips
         policy, whole, fuse = placed.decoder()
-        params = placed.hold(whole) if spread else placed.on_first(whole)
+        params = placed.put(whole)
         # Beside the functions' arguments; the parameters are that of the first.
-        kinds = placed.kinds if spread else placed.kinds_with_copy
+        kinds = placed.kinds_with_copy
         resident = sum(kinds.values())
         compiled = partial(self.compile_row, resident=resident - bytes_per_chip(params))
-        fused = jax.eval_shape(fuse, whole)
-        row, program = compiled(f"fuse{suffix}", chips, jax.jit(fuse), (params,), kinds=kinds)
-        if program is not None:
-            fused = jax.tree.map(with_sharding, fused, program.output_shardings)
-        else:
-            fused = placed.hold(fused) if spread else placed.on_first(fused)
+        with placed.set_mesh():
+            row, _ = compiled("fuse", chips, jax.jit(fuse), (params,), kinds=kinds)
+        fused = placed.put(jax.eval_shape(fuse, whole))
         kinds = kinds | {"parameters": kinds["parameters"] + bytes_per_chip(fused)}
         rows = [dataclasses.replace(row, kinds=kinds)]
         state = placed.slots(policy, sizes.capacity)
@@ -189,23 +185,21 @@ class _Compiler:
 
         def call(name, function, *arguments):
             own, others = bytes_per_chip(state), self.policy.num_adapters - 1
-            row, program = self.compile_row(
-                f"{name}{suffix}",
-                chips,
-                function,
-                (policy, fused, state, *arguments),
-                kinds=kinds | {"cache": (1 + others) * own},
-                resident=resident + others * own,
-            )
+            with placed.set_mesh():
+                row, _ = self.compile_row(
+                    name,
+                    chips,
+                    function,
+                    (policy, fused, state, *arguments),
+                    kinds=kinds | {"cache": (1 + others) * own},
+                    resident=resident + others * own,
+                )
             rows.append(row)
-            return program
 
-        program = call("prefill", _PREFILL, chunks)
-        if program is not None:
-            state = jax.tree.map(with_sharding, state, engine.SlotState(*program.output_shardings))
+        call("prefill", _PREFILL, chunks)
         sampling = Sampling(rollout.temperature, rollout.top_k, rollout.top_p)
         call("decode", _DECODE, sampling, policy.end_ids, 1, sizes.capacity)
-        if rollout.driver == "in_jit" and not spread:
+        if rollout.driver == "in_jit":
             rows.append(self._loop(policy, fused, sampling, kinds))
         return rows
 

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from .dry_run_sizes import Sizes
 
 
-# What training runs; "sharded" is generation by parameters left on the mesh, which it does not.
-TRAINED = ("update", "score", "generate")
-PARTS = (*TRAINED, "sharded")
+PARTS = ("update", "score", "generate")  # of what training runs
 # Of a chip's memory while a function runs: the policy's parameters (frozen ones, those of the
 # reference, whole copies and decoding forms among them), the optimizer's moments, keys and values
 # of the slots, the batch of the update, what the compiler keeps meanwhile (gradients among it), and
@@ -103,15 +101,15 @@ def least_times(work: Work, chip: Chip) -> Times:
     return Times(work.passes / chip.flops, work.num_bytes / chip.bandwidth, crossing / chip.links)
 
 
-def decoding_calls(settings: Settings, sizes: "Sizes") -> dict[str, int]:
+def decoding_calls(settings: Settings, sizes: "Sizes", num_hosts: int) -> dict[str, int]:
     """How often each function of generation runs in a step, where every slot has work."""
     rollout = settings.rollout
-    slots = rollout.slots * rollout.devices
+    loops = rollout.devices * num_hosts
     width = min(max(rollout.prefill_widths), sizes.capacity)
     return {
         "fuse": int(sizes.sampled > 0),
-        "decode": -(-sizes.sampled // slots),
-        "prefill": -(-sizes.given // (rollout.prefill_rows * width * rollout.devices)),
+        "decode": -(-sizes.sampled // (rollout.slots * loops)),
+        "prefill": -(-sizes.given // (rollout.prefill_rows * width * loops)),
     }
 
 
@@ -122,7 +120,7 @@ class Report:
     Attributes:
       rows: one for each function.
       chip: what the device can do, or None for a device without entry.
-      num_chips: of the run.
+      num_chips: of the run. num_hosts: that they belong to; each plays its share of the episodes.
       kind: "single", "pmap" or "mesh".
       settings, sizes: what was compiled.
       num_parameters: of the policy.
@@ -142,29 +140,29 @@ class Report:
     sizes: "Sizes"
     num_parameters: int
     state_bytes: int
+    num_hosts: int = 1
     num_trained: int | None = None
     frozen_bytes: int = 0
     estimated: bool = False
-    parts: tuple[str, ...] = TRAINED
+    parts: tuple[str, ...] = PARTS
 
     @property
     def is_whole(self) -> bool:
         """Whether everything that training runs was looked at."""
-        return set(TRAINED) <= set(self.parts)
+        return set(PARTS) <= set(self.parts)
 
     @property
     def whole_bytes(self) -> int:
-        """The parameters as generation holds them on one chip, before their decoding form."""
+        """The parameters as generation has them, before their decoding form."""
         trained = self.num_parameters if self.num_trained is None else self.num_trained
         return self.frozen_bytes + 4 * trained
 
     @property
     def fits(self) -> bool | None:
-        """Whether everything that was looked at and that training runs fits; None for an unknown
-        device."""
+        """Whether everything that was looked at fits; None for an unknown device."""
         if self.chip is None:
             return None
-        return all(row.fits(self.chip) for row in self.rows if "sharded" not in row.name)
+        return all(row.fits(self.chip) for row in self.rows)
 
     def step_times(self) -> dict[str, float] | None:
         """Least seconds of a step by phase: "generate", "score", "update".
@@ -176,7 +174,8 @@ class Report:
             return None
         optimizer = self.settings.optimizer
         updates = optimizer.updates_per_batch if self.sizes.sampled else 1
-        runs = decoding_calls(self.settings, self.sizes) | {"score": 1, "update": updates}
+        runs = decoding_calls(self.settings, self.sizes, self.num_hosts)
+        runs |= {"score": 1, "update": updates}
         phases = dict.fromkeys(("generate", "score", "update"), 0.0)
         for row in self.rows:
             if not runs.get(row.name):
@@ -193,7 +192,7 @@ class Report:
             return []
         lines = []
         for row in self.rows:
-            if row.fits(self.chip) or "sharded" in row.name:
+            if row.fits(self.chip):
                 continue
             changes = self._for_update() if row.name == "update" else self._for_generation(row)
             lines.append(f"{row.name}: " + "; ".join(changes))
@@ -246,11 +245,12 @@ class Report:
             )
         if settings.policy.compute_dtype == "float32":
             changes.append("policy.compute_dtype=bfloat16 halves the decoding form")
-        whole = self.whole_bytes
-        if row.name in ("fuse", "score") or whole > 0.5 * chip.memory:
+        share = self.whole_bytes / (row.chips if self.kind == "mesh" else 1)
+        if row.name in ("fuse", "score") or share > 0.5 * chip.memory:
+            more = " or more chips to a host" if self.kind == "mesh" else ""
             changes.append(
-                f"chips with more memory: generation and scoring hold the parameters, "
-                f"{whole / GIB:.1f} GiB, whole on one chip"
+                f"chips with more memory{more}: generation and scoring hold {share / GIB:.1f} GiB "
+                "of parameters on each"
             )
         if row.name in ("prefill", "decode", "loop") and rollout.slots > 1:
             changes.append(f"rollout.slots={max(rollout.slots // 2, 1)} halves the cache")

@@ -11,7 +11,7 @@ from .dry_run_report import Report, Row
 
 COLUMNS = (
     "config", "on", "parameters, 10^9", "parameters", "optimizer", "activations", "update",
-    "score", "cache", "generate", "generate, sharded", "of", "fits", "update, TFLOP",
+    "score", "cache", "generate", "of", "fits", "update, TFLOP",
     "update, links GB", "least step, s", "compiled in, CPU s",
 )  # fmt: skip
 GENERATION = ("fuse", "prefill", "decode")
@@ -35,7 +35,6 @@ def table_row(report: Report, config: str, target: str) -> list[Any]:
         _most(rows, "score"),
         _gib(decode.by_kind["cache"]) if decode else None,
         _most(rows, *GENERATION),
-        _most(rows, *(f"{name}, sharded" for name in GENERATION)),
         _gib(report.chip.memory) if report.chip else None,
         report.fits if report.is_whole else f"{format_cell(report.fits)}, {_named(report)} alone",
         _rounded(update.work and update.work.flops / 1e12),
@@ -99,11 +98,11 @@ NOTES = (
     "Everything is compiled ahead of time for the slice at full size, from shapes; an estimate is "
     "arithmetic. update, score, generate: the most that a chip holds while they run, training "
     "state included; activations: all that is made meanwhile, gradients among it; > a refusal of "
-    "the compiler, with the least that it needs. Scoring and generation hold the parameters whole "
-    "on the first chip; sharded leaves them on the mesh, which training does not do, and does not "
-    "enter the verdict. Rows are as many and as long as the config allows. Least step: products "
-    "at published peak, memory and links, whichever is longest of each function, times how often a "
-    "step runs it with every slot at work; on the host's side nothing is counted."
+    "the compiler, with the least that it needs. Each host scores and generates for itself, by a "
+    "copy of the parameters that its chips share. Rows are as many and as long as the config "
+    "allows. Least step: products at published peak, memory and links, whichever is longest of "
+    "each function, times how often a step runs it with every slot at work; on the host's side "
+    "nothing is counted."
 )
 
 

@@ -1,5 +1,6 @@
 """A run as shapes: what it holds, laid out over devices that need not be there."""
 
+import contextlib
 import dataclasses
 import re
 from functools import partial
@@ -9,15 +10,17 @@ import chex
 import jax
 import numpy as np
 import optax
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Mesh, SingleDeviceSharding
 
 from ..algorithms import Algorithm, get_algorithm
 from ..policy import Policy
 from ..policy.lora import apart
+from ..policy.sharding import MESH_AXES, on_mesh, sharding_of, shardings
 from ..rollout import engine
 from ..rollout.weights import shared_form
+from .chips import host_of
 from .goals import configured_algorithm
-from .parallel import Parallel, state_shardings
+from .parallel import Parallel
 from .settings import PolicySettings, Settings
 from .setup import make_domain, model_config, role_policy
 from .trainable import begin_stage, reference_part, split
@@ -109,7 +112,9 @@ class Placed:
       state, held: of the update; a pmap's state has the axis of devices first.
       kinds: bytes on a chip between steps, by `dry_run_report.KINDS`.
       reference_bytes: of the reference policy's own leaves on a chip.
-      copied_bytes: of whole parameters on the first chip, where generation and scoring have a copy.
+      chips: that generation and scoring of a process run on: one, or those of its mesh.
+      mesh: of these, or None.
+      copied_bytes: of parameters on a chip, where generation and scoring have a copy.
     """
 
     def __init__(self, shapes: RunShapes, parallel: Parallel):
@@ -122,11 +127,16 @@ class Placed:
             "parameters": trained + bytes_per_chip(self.held) + self.reference_bytes,
             "optimizer": bytes_per_chip(self.state) // lead - trained,
         }
+        self.mesh = None
+        if parallel.kind == "mesh":
+            chips = np.array(host_of(parallel.own_devices, parallel.devices))
+            self.mesh = Mesh(chips.reshape(parallel.own_mesh.devices.shape), MESH_AXES)
+        self.chips = self.mesh.size if self.mesh is not None else 1
         self.copied_bytes = 0
         if parallel.kind == "pmap":
             self.copied_bytes = bytes_per_chip(shapes.trained)
-        elif self.is_split:
-            self.copied_bytes = bytes_per_chip(shapes.params)
+        elif self.chips < parallel.num_devices:
+            self.copied_bytes = bytes_per_chip(self.put(shapes.params))
 
     @property
     def is_split(self) -> bool:
@@ -141,7 +151,7 @@ class Placed:
 
     @property
     def kinds_with_copy(self) -> dict[str, int]:
-        """`kinds` of the first chip while it generates or scores."""
+        """`kinds` of a chip while it generates or scores."""
         return self.kinds | {"parameters": self.kinds["parameters"] + self.copied_bytes}
 
     def decoder(self) -> tuple[Policy, Any, Any]:
@@ -156,12 +166,28 @@ class Placed:
         return policy, one, partial(shared_form, policy)
 
     def slots(self, policy: Policy, capacity: int) -> Any:
-        """The state of the slots of one policy."""
-        slots = self.shapes.settings.rollout.slots
-        return jax.eval_shape(partial(engine.init_slots, policy, slots, capacity))
+        """The state of the slots of one policy, laid out as a run makes it."""
+        make = partial(engine.init_slots, policy, self.shapes.settings.rollout.slots, capacity)
+        state = jax.eval_shape(make)
+        if self.mesh is None:
+            return self._on_first(state)
 
-    def on_first(self, tree: Any) -> Any:
-        """Shapes whole on the first chip."""
+        def place(leaf, *axes):
+            return with_sharding(leaf, sharding_of(leaf.shape, axes, self.mesh))
+
+        return engine.lay_out(state, place)
+
+    def set_mesh(self) -> contextlib.AbstractContextManager:
+        """What generation and scoring are traced in; see `sharding.on_mesh`."""
+        return on_mesh(self.mesh)
+
+    def put(self, params: Any) -> Any:
+        """Shapes laid out as `Parallel.put` does."""
+        if self.mesh is not None:
+            return jax.tree.map(with_sharding, params, shardings(params, self.mesh))
+        return self._on_first(params)
+
+    def _on_first(self, tree: Any) -> Any:
         sharding = SingleDeviceSharding(self.parallel.devices[0])
         return jax.tree.map(lambda leaf: with_sharding(leaf, sharding), tree)
 
@@ -170,8 +196,8 @@ class Placed:
         if self.parallel.kind == "pmap":
             return params
         if self.parallel.kind == "mesh":
-            return jax.tree.map(with_sharding, params, state_shardings(params, self.parallel.mesh))
-        return self.on_first(params)
+            return jax.tree.map(with_sharding, params, shardings(params, self.parallel.mesh))
+        return self._on_first(params)
 
     def _place_state(self, state: Any) -> Any:
         if self.parallel.kind == "pmap":
@@ -205,9 +231,15 @@ def with_sharding(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
 
 
 def product_parameters(params: chex.ArrayTree) -> int:
-    """Numbers in the matrices that every token is multiplied by: all but embeddings and head."""
-    return sum(
-        leaf.size
+    """Numbers in the matrices that every token is multiplied by: all but embeddings and heads, in
+    training or decoding form."""
+    return sum(leaf.size for leaf in product_matrices(params))
+
+
+def product_matrices(params: chex.ArrayTree) -> list[Any]:
+    """Those of `product_parameters`; in training form layers of a kind are stacked."""
+    return [
+        leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-        if re.search(r"^(?!.*\bhead\b).*(kernel|lora_)", jax.tree_util.keystr(path))
-    )
+        if re.search(r"^(?!.*head\b).*(kernel|transposed|lora_[ab])", jax.tree_util.keystr(path))
+    ]

@@ -39,11 +39,6 @@ def render(report: Report) -> str:
     alone = "" if report.is_whole else f", of {' and '.join(report.parts)} alone"
     lines.append(f"verdict: {verdict}{alone}")
     lines += [f"  {line}" for line in report.advice()]
-    if any("sharded" in row.name for row in report.rows):
-        lines.append(
-            "rows marked sharded leave the parameters on the mesh; the training loop generates on "
-            "one chip, so they do not enter the verdict"
-        )
     return "\n".join(lines)
 
 

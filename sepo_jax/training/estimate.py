@@ -6,7 +6,10 @@ the columns of a row, D the width of all query heads together:
 
   products     forwards 2 K n, and 4 T n D a layer of attention, whose scores are formed whole; head
                2 V H an action token. Backwards twice that, once where a matrix is frozen; what is
-               recomputed once more.
+               recomputed once more. Generation attends to all blocks of a slot, and a prefill call
+               ends with the last keys, values or state that a layer keeps. On a mesh a token of
+               every slot is shared by all chips of a host; a prefill call, whose rows may be any
+               slots, has its matrices shared by fsdp and tensor, its attention by tensor.
   activations  the input of each layer, or what `policy.remat` keeps of it; the inside of one layer
                twice, its scores in float32 three times; pieces of logits; gradients of a part and
                their sum; one layer whole where parameters are split. Forwards alone one matrix's
@@ -14,28 +17,36 @@ the columns of a row, D the width of all query heads together:
   memory       matrices once for each pass of a part, what goes into and out of them, scores;
                parameters, moments and gradient once more in the optimizer.
   collectives  gradients summed over the devices (pmap); matrices gathered in both passes of every
-               part and gradients scattered (mesh).
+               part and gradients scattered (mesh). Generation on a mesh: what goes into and out of
+               matrices, and logits, over the chips of a host.
 """
 
-import re
-from typing import Any, NamedTuple
+import math
+from typing import Any
 
 import jax
 
-from ..policy import ModelConfig
+from ..policy import ModelConfig, segments
 from ..policy.config import DTYPES
-from .chips import PlannedDevice, describe_gpus
+from .chips import PlannedDevice, describe_gpus, num_hosts
 from .dry_run import batch_shapes
 from .dry_run_report import Report, Row
-from .dry_run_shapes import Placed, bytes_per_chip, count, product_parameters, run_shapes
+from .dry_run_shapes import (
+    Placed,
+    bytes_per_chip,
+    count,
+    product_matrices,
+    product_parameters,
+    run_shapes,
+)
 from .dry_run_sizes import Sizes, default_sizes
+from .estimate_products import Call, forward_products, layer_widths, read_by_prefill
 from .hlo import Collective, Work
 from .parallel import Parallel
 from .settings import Settings
 
 # Float32 products of the highest precision do without tensor cores: a sixteenth of the speed.
 _FLOAT32 = 16
-_DELTA_CHUNK = 64  # tokens of a linear layer that are multiplied with each other
 _SCORE_COPIES = 3  # of a layer's scores, in float32, while it is differentiated
 _LOGIT_COPIES = 3
 
@@ -64,6 +75,7 @@ def estimate(settings: Settings, gpus: str, sizes: Sizes | None = None, goal: An
         rows=tuple(rows),
         chip=chip,
         num_chips=parallel.num_devices,
+        num_hosts=num_hosts(parallel.devices),
         kind=parallel.kind,
         settings=settings,
         sizes=sizes,
@@ -73,41 +85,6 @@ def estimate(settings: Settings, gpus: str, sizes: Sizes | None = None, goal: An
         state_bytes=placed.state_bytes,
         estimated=True,
     )
-
-
-class _Products(NamedTuple):
-    """Operations of one forward pass: of matrices, of attention and delta rules, of the head."""
-
-    matrices: float
-    mixing: float
-    head: float
-
-
-def forward_products(
-    config: ModelConfig, params: Any, tokens: int, length: int, actions: int
-) -> _Products:
-    """Operations, 2 for each multiply and add, of a forward pass over `tokens` in rows of `length`
-    with logits at `actions` of them."""
-    mixing = 0.0
-    for kind in config.layer_kinds:
-        if kind == "linear":
-            keys, values = config.linear_key_head_dim, config.linear_value_head_dim
-            each = 3 * keys * values + _DELTA_CHUNK * (keys + values)
-            mixing += 2.0 * tokens * config.linear_value_heads * each
-        else:
-            mixing += 4.0 * tokens * length * config.num_heads * config.head_size(kind)
-    head = 2.0 * actions * config.vocab_size * config.hidden_size
-    return _Products(2.0 * tokens * product_parameters(params), mixing, head)
-
-
-def layer_widths(params: Any) -> list[list[int]]:
-    """For each layer, the numbers a token has going into and out of each of its matrices."""
-    widths = []
-    for kind in params["layers"].values():
-        found = jax.tree_util.tree_leaves_with_path(kind)
-        kernels = [leaf for path, leaf in found if re.search("kernel", str(path[-1]))]
-        widths += [[sum(leaf.shape[1:]) for leaf in kernels]] * kernels[0].shape[0]
-    return widths
 
 
 class _Arithmetic:
@@ -228,11 +205,13 @@ class _Arithmetic:
         return found
 
     def score(self) -> Row:
-        """Forwards over all parts of all devices, one after another, on the first chip."""
-        parts = self.parts * self._chips
+        """Forwards over all parts of all devices, shared by the chips of a host."""
+        parts = self.parts * self._chips // self.placed.chips
         tokens = parts * self.rows * self.length
-        found = forward_products(
-            self.config, self.params, tokens, self.length, parts * self.rows * self.actions
+        products = sum(
+            forward_products(
+                self.config, self.params, tokens, self.length, parts * self.rows * self.actions
+            )
         )
         matrix_bytes = self.width * product_parameters(self.params)
         one = self.rows * self.length * self.width
@@ -241,49 +220,72 @@ class _Arithmetic:
             + one * sum(self.layers)
             + self._attention_layers() * self._score_bytes() * 4
         )
-        kinds = self.placed.kinds_with_copy | {"batch": bytes_per_chip(self.batch)}
+        batch = bytes_per_chip(self.batch) // self.placed.chips
+        kinds = self.placed.kinds_with_copy | {"batch": batch}
         made = 2 * one * self.widest + 2 * self._score_bytes()
         made += _LOGIT_COPIES * 4 * self._piece_of_logits()
-        return self._on_first("score", kinds, made, sum(found), traffic)
+        crossing = parts * matrix_bytes if self.placed.is_split else 0
+        found = {"all-gather": Collective(parts, crossing)} if crossing else {}
+        return self._of_host("score", kinds, made, self._work(products, traffic, found))
 
     def generation(self) -> list[Row]:
         """Parameters into decoding form, one prefill call of the widest width, one token of every
         slot."""
-        placed, sizes, rollout = self.placed, self.sizes, self.shapes.settings.rollout
+        placed, rollout = self.placed, self.shapes.settings.rollout
         policy, whole, fuse = placed.decoder()
-        fused = bytes_per_chip(jax.eval_shape(fuse, whole))
+        fused = placed.put(jax.eval_shape(fuse, whole))
         kinds = placed.kinds_with_copy
-        kinds = kinds | {"parameters": kinds["parameters"] + fused}
-        rows = [self._on_first("fuse", kinds, 0, 0.0, bytes_per_chip(whole) + fused)]
-        state = bytes_per_chip(placed.slots(policy, sizes.capacity))
-        kinds = kinds | {"cache": state * self.shapes.policy.num_adapters}
-        width = min(max(rollout.prefill_widths), sizes.capacity)
-        matrices = self.width * product_parameters(whole)
-        for name, contexts, tokens in (
-            ("prefill", rollout.prefill_rows, rollout.prefill_rows * width),
-            ("decode", rollout.slots, rollout.slots),
-        ):
-            decodes = name == "decode"
-            found = forward_products(
-                policy.config, whole, tokens, sizes.capacity, tokens if decodes else 0
-            )
-            traffic = matrices + state * contexts // rollout.slots
-            head = policy.config.vocab_size * policy.config.hidden_size * self.width
-            logits = 4 * tokens * policy.config.vocab_size
-            scores = 4 * tokens * policy.config.num_heads * sizes.capacity
-            made = 2 * tokens * self.widest * self.width + 2 * scores
-            made += 2 * logits if decodes else 0
-            traffic += head + 2 * logits if decodes else 0
-            rows.append(self._on_first(name, kinds, made, sum(found), traffic))
+        kinds = kinds | {"parameters": kinds["parameters"] + bytes_per_chip(fused)}
+        copied = bytes_per_chip(placed.put(whole)) + bytes_per_chip(fused)
+        rows = [self._of_host("fuse", kinds, 0, self._work(0.0, copied))]
+        slots = placed.slots(policy, self.sizes.capacity)
+        kinds = kinds | {"cache": bytes_per_chip(slots) * self.shapes.policy.num_adapters}
+        width = min(max(rollout.prefill_widths), self.sizes.capacity)
+        read, mixing = read_by_prefill(policy.config, fused)
+        prefill = Call(rollout.prefill_rows, width, read, mixing, by_slot=False)
+        decode = Call(rollout.slots, 1, fused, policy.config.layer_kinds, by_slot=True)
+        for name, call in (("prefill", prefill), ("decode", decode)):
+            made, work = self._append(call, policy.config, slots.cache)
+            rows.append(self._of_host(name, kinds, made, work))
         return rows
 
-    def _on_first(self, name: str, kinds, made: int, flops: float, traffic: float) -> Row:
+    def _append(self, call: Call, config: ModelConfig, cache: Any) -> tuple[int, Work]:
+        """Bytes that a call of generation makes on a chip, and its work."""
+        tokens, scored = call.rows * call.width, call.rows if call.by_slot else 0
+        kept = cache.keys[0][0] if cache.keys else cache.states[0].recurrent
+        share = kept.sharding.shard_shape(kept.shape)
+        of_slots, of_heads = kept.shape[0] // share[0], kept.shape[1] // share[1]
+        data, *model = self.placed.mesh.shape.values() if self.placed.mesh is not None else (1, 1)
+        of_weights, of_rows, of_mixing = math.prod(model), 1, of_heads
+        if call.by_slot:
+            of_rows, of_mixing = min(of_slots, data), of_heads * of_slots
+        reach = segments.starts(cache.keys[0])[-1] if cache.keys else 0
+        products = forward_products(
+            config, call.params, tokens, call.width, scored, reach=reach, kinds=call.kinds
+        )
+        flops = (products.matrices + products.head) / (of_weights * of_rows)
+        flops += products.mixing / of_mixing
+        logits = 4 * scored * config.vocab_size
+        weights = product_parameters(call.params)
+        weights += config.vocab_size * config.hidden_size if scored else 0
+        traffic = self.width * weights / of_weights + 2 * logits / (of_weights * of_rows)
+        # What may be any slot is read by all chips that have its heads.
+        copies = 1 if call.by_slot else of_slots * call.rows / kept.shape[0]
+        traffic += bytes_per_chip(cache) * copies
+        scores = 4 * tokens * config.num_heads * reach // of_mixing
+        made = 2 * tokens * self.widest * self.width + 2 * scores + 2 * logits // of_weights
+        moved = tokens * self.width * sum(sum(leaf.shape) for leaf in product_matrices(call.params))
+        crossing = Collective(2 * len(self.layers), (moved + logits) // of_rows)
+        found = {"all-reduce": crossing} if self.placed.is_split else {}
+        return made, self._work(flops, traffic, found)
+
+    def _of_host(self, name: str, kinds, made: int, work: Work) -> Row:
         return Row(
             name,
-            1,
+            self.placed.chips,
             arguments=sum(kinds.values()),
             temporaries=made,
-            work=self._work(flops, traffic),
+            work=work,
             kinds=kinds,
         )
 

@@ -21,6 +21,7 @@ from ..domains.tasks import is_task_domain
 from ..evaluation import write_report
 from ..names import check_option
 from ..policy import Policy, detach
+from ..rollout.driver import check_on_mesh
 from ..sandbox.protocol import Pool
 from .compilations import Compilations
 from .distributed import (
@@ -46,6 +47,8 @@ from .settings import Settings, read_settings, to_dict
 from .setup import (
     check_comparison,
     check_critic,
+    engine_options,
+    evaluation_sampling,
     make_domain,
     make_policy,
     make_pool,
@@ -137,15 +140,15 @@ def _train(settings: Settings, prepared: "_Prepared", path, resume, allow_change
     judge = kind(
         settings, policy, prepared.domain, directory, prepared.environments, watch.progress
     )
-    judge.baselines(parallel.on_first(params))
+    judge.baselines(parallel.put(params))
     runner = StageRunner(settings, directory, parallel, judge, watch)
     adapters = []
     for number, (stage, numbers, goal) in enumerate(prepared.stages):
         key = jax.random.fold_in(jax.random.key(settings.seed), number)
         policy = judge.policy = stage.policy
-        params = begin_stage(policy.config, params, key)
+        params = parallel.rest(begin_stage(policy.config, parallel.put(params), key))
         params = runner.run(stage, numbers, goal, params)
-        judge.final(stage.name, parallel.on_first(params), numbers.steps)
+        judge.final(stage.name, parallel.put(params), numbers.steps)
         adapters.append((policy.config, detach(params)[1]))
     if is_first():
         write_policy(directory.path, settings, prepared.domain, policy, params, adapters)
@@ -189,6 +192,8 @@ def _prepare(
     if settings.rollout.overlap:
         check_overlap(row_of(chosen))
     parallel = Parallel(settings.parallel)
+    if parallel.kind == "mesh":
+        check_on_mesh(engine_options(settings, evaluation_sampling(settings)))
     environments = stack.enter_context(make_pool(settings.sandbox, domain))
     policy, params = make_policy(settings, domain)
     trained = role_policy(settings, policy, domain)

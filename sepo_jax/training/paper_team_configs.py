@@ -145,8 +145,8 @@ def _use_files(config: config_dict.ConfigDict, domain: str, directory: Path) -> 
     for name in needed:
         if not (directory / name).is_file():
             raise FileNotFoundError(
-                f"data={directory} has no {name}; it holds {', '.join(needed)} and files to be "
-                "judged by"
+                f"data={directory} has no {name}; such a directory holds {', '.join(needed)} and "
+                "files to be judged by"
             )
     judged = sorted(str(path) for path in directory.glob("*.jsonl") if path.name not in needed)
     options = config.domain.options

@@ -7,16 +7,17 @@ devices their shares.
 
 Trained parameters are placed with the optimizer's state and consumed by every update; frozen ones
 are held: laid out once, read by every update, never donated and never brought back to the host.
+
+Each process samples, scores and evaluates for itself, by parameters on its own devices: whole on
+the first one, or on a mesh split over all of them by the rules of the update.
 """
 
 import logging
 import math
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,30 +25,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..names import check_option
+from ..policy.sharding import MESH_AXES, over_shares, shardings, unsplit
 from .settings import ParallelSettings
 
-# First match wins; a dimension that its axis does not divide stays whole. Stacked layers put the
-# layer axis first. Projections into a layer's inside are split over their outputs, those out of it
-# over their inputs; an adapter's factors follow their kernel and leave the rank whole.
-_INTO = r"(q_proj|k_proj|v_proj|gate_proj|up_proj|in_proj_\w+|per_layer_gate)\W+"
-_OUT_OF = r"(o_proj|down_proj|out_proj|layers.*per_layer_projection)\W+"
-SHARDING_RULES: tuple[tuple[str, PartitionSpec], ...] = (
-    (r"embedding", PartitionSpec("fsdp", "tensor")),
-    (_INTO + "kernel", PartitionSpec(None, "fsdp", "tensor")),
-    (_INTO + "lora_a", PartitionSpec(None, "fsdp", None)),
-    (_INTO + "lora_b", PartitionSpec(None, None, "tensor")),
-    (_OUT_OF + "kernel", PartitionSpec(None, "tensor", "fsdp")),
-    (_OUT_OF + "lora_a", PartitionSpec(None, "tensor", None)),
-    (_OUT_OF + "lora_b", PartitionSpec(None, None, "fsdp")),
-    (r"conv\W+kernel", PartitionSpec(None, None, "tensor")),
-    (r"per_layer_projection\W+kernel", PartitionSpec("fsdp", "tensor")),
-    (r"head\W+kernel", PartitionSpec("tensor", "fsdp")),
-    (r".*", PartitionSpec()),
-)
-
-
-MESH_AXES = ("data", "fsdp", "tensor")
-LARGE = 2**20  # entries of an array that is worth splitting
 _LOG = logging.getLogger(__name__)
 
 
@@ -91,10 +71,44 @@ class Parallel:
                     f"{wanted} devices do not divide into fsdp={settings.fsdp} times "
                     f"tensor={settings.tensor}{meant}"
                 )
-            grid = np.array(self.devices).reshape(wanted // model, settings.fsdp, settings.tensor)
-            self.mesh = Mesh(grid, MESH_AXES)
-            everywhere = NamedSharding(self.mesh, PartitionSpec())
-            self._gathered = jax.jit(lambda leaf: leaf, out_shardings=everywhere)
+            self._make_meshes((wanted // model, settings.fsdp, settings.tensor))
+
+    def _make_meshes(self, sizes: tuple[int, int, int]) -> None:
+        """The mesh of the update and that of this process's devices, which together have as many
+        shares of an array as its axes allow.
+
+        Along an axis that several processes share, those of one process lie apart: what one device
+        of its own mesh holds is what the update has on that device and on its neighbours, so that
+        these go together without any other exchange.
+        """
+        here = jax.process_index()
+        hosts = {device.process_index for device in self.devices}
+        by_host = sorted(self.devices, key=lambda device: device.process_index)
+        self.own_devices = [device for device in by_host if device.process_index == here]
+        count = len(self.own_devices)
+        if count * len(hosts) != len(by_host):
+            raise ValueError(
+                f"a mesh wants as many devices of each process, and of {len(by_host)} devices of "
+                f"{len(hosts)} processes {count} are those of process {here}"
+            )
+        own = []
+        for size in reversed(sizes):
+            own.insert(0, math.gcd(size, count // math.prod(own)))
+        across = [size // part for size, part in zip(sizes, own, strict=True)]
+        grid = np.array(by_host).reshape(*across, *own).transpose(3, 0, 4, 1, 5, 2)
+        self.mesh = Mesh(grid.reshape(sizes), MESH_AXES)
+        self.own_mesh = Mesh(np.array(self.own_devices).reshape(own), MESH_AXES)
+        names = [name for axis in MESH_AXES for name in (axis, f"{axis} of processes")]
+        copies = Mesh(grid, names)  # on each process the whole, as `own_mesh` has it
+
+        @jax.jit
+        def copy(tree):
+            places = jax.tree.map(
+                lambda place: NamedSharding(copies, place.spec), shardings(tree, self.own_mesh)
+            )
+            return jax.lax.with_sharding_constraint(tree, places)
+
+        self._copy = copy
 
     def place(self, state: Any) -> Any:
         """Puts a state held as one copy where the update wants it; the update consumes it there."""
@@ -114,7 +128,7 @@ class Parallel:
         """Where a mesh puts a state; a warning for large arrays that it does not split."""
         for name, reason in unsplit(state, self.mesh).items():
             _LOG.warning("every device holds %s whole: %s", name, reason)
-        return state_shardings(state, self.mesh)
+        return shardings(state, self.mesh)
 
     def fetch(self, state: Any) -> Any:
         """One numpy copy of a placed state; all processes must call it together."""
@@ -138,19 +152,34 @@ class Parallel:
             return jax.tree.map(lambda leaf, place: spread(np.asarray(leaf), place), frozen, places)
         return jax.device_put(frozen, self.devices[0])
 
-    def whole(self, held: Any) -> Any:
-        """Held parameters whole on this process's first device: themselves where they lie there,
-        else gathered from the other devices; all processes must call it together."""
-        return jax.tree.map(self._whole, held)
+    def local(self, held: Any) -> Any:
+        """Held parameters as this process samples by them: on its first device, or on its mesh.
+
+        They are the held arrays themselves where these lie so; else all processes must call it
+        together.
+        """
+        if self.kind == "mesh":
+            return self._on_own_mesh(held)
+        return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, held)
 
     def current(self, placed: Any) -> Any:
-        """A placed state, or part of one, whole on this process's first device.
+        """A placed state, or part of one, as `local` has held parameters.
 
         It may share memory with the state: the next update ends its life.
         """
         if self.kind == "pmap":
             return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data[0], placed)
-        return jax.tree.map(self._whole, placed)
+        return self.local(placed)
+
+    def _on_own_mesh(self, tree: Any) -> Any:
+        if self.mesh == self.own_mesh:
+            return tree
+
+        def own(leaf, place):
+            shares = [share.data for share in leaf.addressable_shards]
+            return jax.make_array_from_single_device_arrays(leaf.shape, place, shares)
+
+        return jax.tree.map(own, self._copy(tree), shardings(tree, self.own_mesh))
 
     def rest(self, params: Any) -> Any:
         """Parameters between stages: on the device where there is one, else on the host, so that no
@@ -159,20 +188,13 @@ class Parallel:
             return jax.device_put(params, self.devices[0])
         return jax.tree.map(np.asarray, params)
 
-    def on_first(self, params: Any) -> Any:
-        """Whole parameters on this process's first device."""
+    def put(self, params: Any) -> Any:
+        """Parameters of the host as `local` has held ones."""
+        if self.kind == "mesh":
+            return jax.device_put(params, shardings(params, self.own_mesh))
         here = jax.process_index()
         first = next(device for device in self.devices if device.process_index == here)
         return jax.device_put(params, first)
-
-    def _whole(self, leaf: jax.Array) -> jax.Array:
-        if len(leaf.sharding.device_set) == 1:
-            return leaf
-        if leaf.is_fully_replicated:
-            return leaf.addressable_shards[0].data
-        if leaf.is_fully_addressable:
-            return jax.device_put(leaf, self.devices[0])
-        return self._gathered(leaf).addressable_shards[0].data
 
     def compile_update(self, make: Callable[[Any], Callable], objective: Any) -> Callable:
         """`update(placed state, held parameters, batch) -> (placed state, metrics)`; the batch is
@@ -232,12 +254,12 @@ class Parallel:
 
         @partial(jax.jit, donate_argnums=0)
         def update(state, frozen, batch):
-            shardings = state_shardings(state, self.mesh)
+            places = shardings(state, self.mesh)
             batch = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), batch)
             batch = jax.lax.with_sharding_constraint(batch, rows)
             state, metrics = of_shares(state, frozen, batch)
             metrics = jax.lax.with_sharding_constraint(metrics, everywhere)
-            return jax.lax.with_sharding_constraint(state, shardings), metrics
+            return jax.lax.with_sharding_constraint(state, places), metrics
 
         return update
 
@@ -247,7 +269,7 @@ class SharedObjective:
 
     def __init__(self, objective: Any, mesh: Mesh):
         self.objective = objective
-        self.whole_rows = NamedSharding(mesh, PartitionSpec())
+        self._over_shares = partial(over_shares, in_axes=(None, 0, None), mesh=mesh)
 
     def counts(self, batch: Any) -> Any:
         """Counts over all shares."""
@@ -255,23 +277,8 @@ class SharedObjective:
 
     def loss_given_counts(self, params: Any, batch: Any, counts: Any) -> Any:
         """Loss and metrics summed over all shares."""
-
-        def of_share(params, share, counts):
-            with nn.intercept_methods(self._keep_shares_apart):
-                return self.objective.loss_given_counts(params, share, counts)
-
-        parts = jax.vmap(of_share, in_axes=(None, 0, None), spmd_axis_name=MESH_AXES)(
-            params, batch, counts
-        )
+        parts = self._over_shares(self.objective.loss_given_counts)(params, batch, counts)
         return jax.tree.map(lambda leaf: leaf.sum(0), parts)
-
-    def _keep_shares_apart(self, call, arguments, keywords, context) -> Any:
-        # Left alone, XLA gives every device all rows and a slice of the features, as the embedding
-        # has them: 16 times the activations on 16 devices, summed over all links in every layer.
-        result = call(*arguments, **keywords)
-        if isinstance(context.module, nn.Embed) and context.method_name == "__call__":
-            result = jax.lax.with_sharding_constraint(result, self.whole_rows)
-        return result
 
 
 def spread(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
@@ -282,52 +289,3 @@ def spread(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(
         array.shape, sharding, lambda index: np.array(array[index]), dtype=array.dtype
     )
-
-
-def state_shardings(state: Any, mesh: Mesh, rules: Sequence = SHARDING_RULES) -> Any:
-    """A NamedSharding for every array of `state`, by the first rule that matches its path."""
-
-    def place(path, leaf):
-        spec = rules[_rule_of(path, rules)][1]
-        axes = tuple(spec)[: leaf.ndim] if len(spec) <= leaf.ndim else ()
-        kept = [
-            axis if axis is not None and leaf.shape[i] % mesh.shape[axis] == 0 else None
-            for i, axis in enumerate(axes)
-        ]
-        return NamedSharding(mesh, PartitionSpec(*kept))
-
-    return jax.tree_util.tree_map_with_path(place, state)
-
-
-def unsplit(
-    state: Any, mesh: Mesh, rules: Sequence = SHARDING_RULES, large: int = LARGE
-) -> dict[str, str]:
-    """Arrays of at least `large` entries that a mesh for large models leaves whole: path -> why.
-
-    Either no rule but the last names them, or no axis of their rule divides them. A rule whose axes
-    the mesh has not, as a tensor axis of 1, leaves an array whole on purpose.
-    """
-    found = {}
-    if math.prod(mesh.shape[axis] for axis in MESH_AXES[1:]) == 1:
-        return found
-    shardings = jax.tree.leaves(state_shardings(state, mesh, rules))
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    for (path, leaf), sharding in zip(leaves, shardings, strict=True):
-        if leaf.size < large or sharding.shard_shape(leaf.shape) != leaf.shape:
-            continue
-        number = _rule_of(path, rules)
-        pattern, spec = rules[number]
-        named = [axis for axis in spec if axis is not None and mesh.shape[axis] > 1]
-        if number == len(rules) - 1:
-            reason = "no sharding rule names it"
-        elif named:
-            reason = f"{' and '.join(named)} of rule {pattern!r} do not divide it"
-        else:
-            continue
-        found[jax.tree_util.keystr(path)] = f"{list(leaf.shape)}, {reason}"
-    return found
-
-
-def _rule_of(path: tuple, rules: Sequence) -> int:
-    name = jax.tree_util.keystr(path)
-    return next(number for number, (pattern, _) in enumerate(rules) if re.search(pattern, name))

@@ -249,10 +249,10 @@ class ParallelSettings:
     """
 
     kind: str = "auto"
-    topology: str = ""
     devices: int = 0  # 0 = all devices of all processes
     fsdp: int = 1  # devices on the fsdp axis of a mesh
     tensor: int = 1  # devices on the tensor axis of a mesh
+    topology: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,11 +58,11 @@ class Held(NamedTuple):
     frozen: chex.ArrayTree
     reference: chex.ArrayTree | None
 
-    def whole_reference(self, parallel: Parallel) -> chex.ArrayTree | None:
-        """Parameters of the reference policy on the first device, or None."""
+    def local_reference(self, parallel: Parallel) -> chex.ArrayTree | None:
+        """Parameters of the reference policy as `Parallel.local` lays them out, or None."""
         if self.reference is None:
             return None
-        return join(parallel.whole(self.frozen), parallel.whole(self.reference))
+        return join(parallel.local(self.frozen), parallel.local(self.reference))
 
 
 class _Course(NamedTuple):
@@ -127,7 +127,7 @@ class StageRunner:
             as_objective(goal, policy, temperature),
         )
         frozen, trained = split(policy.config, params)
-        state = jax.tree.map(jax.numpy.asarray, init_state(trained, optimizer))
+        state = init_state(parallel.put(trained), optimizer)
         with self._checkpoints(stage.name) as checkpoints:
             first, (state, maker.sizes) = newest_on_all(checkpoints, (state, maker.sizes))
             if first > numbers.steps:
@@ -186,7 +186,7 @@ class StageRunner:
         overlaps = self._overlaps(course, step)
         params = self._policy(course, placed, kept=overlaps)
         data = self._play(stage, step, params, clock) if ahead is None else ahead
-        reference = course.held.whole_reference(self.parallel)
+        reference = course.held.local_reference(self.parallel)
         batch, credit = course.maker.make(data.forest, params, reference)
         check_same_data(batch, f"batch at step {step + 1} of stage {stage.name}")
         clock.lap("score")
@@ -232,9 +232,10 @@ class StageRunner:
         return course.ends_at(step) or (step + 1) % self.settings.checkpoint.every == 0
 
     def _policy(self, course: _Course, placed, kept: bool = False) -> chex.ArrayTree:
-        """Whole parameters; with `kept` in memory that the next update leaves alone."""
+        """All parameters as this process samples by them; with `kept` in memory that the next
+        update leaves alone."""
         trained = self.parallel.current(placed.params)
-        return join(self.parallel.whole(course.held.frozen), _copied(trained) if kept else trained)
+        return join(self.parallel.local(course.held.frozen), _copied(trained) if kept else trained)
 
     @staticmethod
     def _play(stage, step: int, params: chex.ArrayTree, clock: Clock) -> StepData:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ml_collections import config_dict
 
+from ..domains.arguments import check_integer
 from ..domains.search.world import LEAST_PEOPLE
 from ..losses import SET_SCALES
 from ..names import check_option
@@ -68,8 +69,9 @@ def check_choices(options: Mapping[str, Any]) -> None:
 
 def use_choices(config: config_dict.ConfigDict, domain: str, options: Mapping[str, Any]) -> None:
     """Sets algorithm and members as the options say, and names the run after those that are not
-    usual."""
+    usual; ValueError for a team without members."""
     members = MEMBERS[domain]
+    check_integer(members, options[members], minimum=1)
     config.name += variant(dict(options), **USUAL)
     if options[members] != USUAL_MEMBERS:
         config.name += f"_{options[members]}_{members}"

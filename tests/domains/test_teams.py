@@ -154,6 +154,8 @@ def test_replies_and_results_are_checked():
         episode.record()
     with pytest.raises(ValueError, match="asks"):
         episode.step({("solver", 1): "x"})
+    with pytest.raises(ValueError, match=r"reply is text, and \('solver', 0\) replies None"):
+        episode.step({("solver", 0): None})
     with pytest.raises(ValueError, match=r"returns \(reward, record\), not 0.0"):
         episode.step({("solver", 0): "x"})
     with pytest.raises(ValueError, match="JSON"):
@@ -253,6 +255,12 @@ def ends(value):
 def test_what_is_no_outcome_is_named(value):
     with pytest.raises(ValueError, match=r"returns \(reward, record\)|a reward is a finite number"):
         play_workflow(ends(value), 0, 0, adds)
+
+
+@pytest.mark.parametrize("record", [{("solver", 0): "4"}, {"rate": float("nan")}, {"said": {1}}])
+def test_a_record_that_is_no_json_value_is_named(record):
+    with pytest.raises(ValueError, match="record of a workflow is a JSON value"):
+        play_workflow(ends((1.0, record)), 0, 0, adds)
 
 
 @pytest.mark.parametrize("given", [None, (1.0, {}), [SOLVE]])

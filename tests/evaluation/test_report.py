@@ -283,6 +283,26 @@ def test_every_measure_is_described_and_names_resolve():
     assert "pool" in describe("e").label.lower() and "exact" in describe("exploitability").label
 
 
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("accuracy", "accuracy"),
+        ("task/right", "accuracy"),
+        ("2_hops/exact", "exact"),
+        ("avg@16", "avg"),
+        ("pass@2", "pass"),
+        ("team/active_set", "active_set"),
+        ("team/active_set_solve", "active_set_of_kind"),
+        ("team/tokens", "tokens"),
+        ("team/tokens_solver", "tokens_of_role"),
+        ("dropped_events", "dropped_events"),
+        ("trees/tokens_per_leaf", None),
+    ],
+)
+def test_figures_of_teams_are_described(key, name):
+    assert canonical(key) == name
+
+
 def test_counters_are_recognised():
     for key in ("failed_episodes", "skipped_updates", "invalid_replies", "x/missing_rewards"):
         assert is_counter(key), key

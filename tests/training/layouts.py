@@ -35,6 +35,7 @@ LAYOUTS = {
     "mesh 8x1x1": ("mesh", 8),
     "mesh 2x4x1": ("mesh", 8, 4, 1),
     "mesh 2x2x2": ("mesh", 8, 2, 2),
+    "mesh 1x8x1": ("mesh", 8, 8, 1),  # one axis over both processes
 }
 OF_ADAPTERS = ("pmap", "mesh 2x2x2")
 VOCABULARY, TREES = 24, 7
@@ -49,7 +50,7 @@ OPTIMIZER = optax.chain(
     optax.trace(decay=0.0),  # keeps the gradient itself
     make_optimizer(OptimizerSettings(epsilon=1e-2), 1e-2, 0, 10, 0.0),
 )
-OPTIONS = EngineOptions(slots=4, capacity=32, prefill_widths=(8,), max_action_tokens=12)
+OPTIONS = EngineOptions(slots=8, capacity=32, prefill_widths=(8,), max_action_tokens=12)
 PROMPTS = [list(range(first, first + 3)) for first in range(8)]
 
 
@@ -90,6 +91,9 @@ def updated(layout, adapters=False):
     whole = jax.tree_util.tree_map_with_path(_both_factors, whole)
     frozen, trained = split(policy.config, whole)
     parallel = Parallel(ParallelSettings(*layout))
+    if parallel.kind == "mesh":
+        data, model = layout[1], (*layout[2:], 1, 1)[:2]
+        assert tuple(parallel.mesh.shape.values()) == (data // (model[0] * model[1]), *model)
     update = parallel.compile_update(
         functools.partial(make_update, optimizer=OPTIMIZER), make_objective(ALGORITHM, policy)
     )
@@ -119,7 +123,7 @@ def results(layout, adapters=False):
         jax.tree_util.keystr(path): np.asarray(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(found)
     }
-    params = join(parallel.whole(held), parallel.current(placed.params))
+    params = join(parallel.local(held), parallel.current(placed.params))
     replies = complete(policy_of(adapters), params, PROMPTS, OPTIONS, samples=2, seed=4, step=1)
     actions = [action for each in replies for action in each]
     arrays["tokens"] = np.concatenate([action.tokens for action in actions])

@@ -1,6 +1,7 @@
 """Dry runs: what fits, what to change, and whole reports of CPU devices."""
 
 import dataclasses
+import functools
 import importlib.util
 import subprocess
 import sys
@@ -11,12 +12,13 @@ import jax.numpy as jnp
 import pytest
 
 from sepo_jax.evaluation.results import load_result
+from sepo_jax.rollout import engine
 from sepo_jax.training import chips, read_settings
 from sepo_jax.training.chips import CHIPS, GIB, Chip, describe_topology, devices_for
 from sepo_jax.training.dry_run import batch_shapes, compile_row, dry_run, memory_of_error
-from sepo_jax.training.dry_run_report import KINDS, PARTS, Report, Row, least_times
+from sepo_jax.training.dry_run_report import KINDS, Report, Row, least_times
 from sepo_jax.training.dry_run_results import write_row
-from sepo_jax.training.dry_run_shapes import shape_policy
+from sepo_jax.training.dry_run_shapes import bytes_per_chip, shape_policy
 from sepo_jax.training.dry_run_sizes import Sizes, default_sizes
 from sepo_jax.training.dry_run_tables import render
 from sepo_jax.training.hlo import Collective, Work
@@ -45,8 +47,7 @@ def test_fit_counts_everything_that_lives_at_once():
     assert Row("update", 1, resident=1, arguments=5, error="refused", needed=7).total == 8
     assert report_of(row).fits is True
     assert report_of(row, Row("decode", 1, arguments=101)).fits is False
-    # What the training loop does not run takes no part; an unknown device has no verdict.
-    assert report_of(row, Row("decode, sharded", 1, arguments=101)).fits is True
+    # An unknown device has no verdict.
     assert report_of(row, chip=None).fits is None
 
 
@@ -91,10 +92,13 @@ def test_a_step_takes_each_function_as_often_as_it_runs():
     # 10 tokens in 4 slots are 3 steps; 40 tokens 16 at a time are 3 calls.
     sizes = dataclasses.replace(TINY, sampled=10, given=40)
     rows = [row("update", 1.0), row("score", 0.5), row("fuse", 0.25), row("prefill", 2.0)]
-    rows += [row("decode", 4.0), row("decode, sharded", 100.0)]
+    rows += [row("decode", 4.0)]
     found = report_of(*rows, settings=settings, sizes=sizes)
     assert found.step_times() == {"generate": 0.25 + 3 * 2 + 3 * 4, "score": 0.5, "update": 3.0}
     assert "least time of a step: 21.8 s (generate 18.2" in render(found)
+    # Of two hosts each plays a half: 5 tokens in 4 slots, and 20 tokens, are 2 calls each.
+    halves = dataclasses.replace(found, num_hosts=2).step_times()
+    assert halves["generate"] == 0.25 + 2 * 2 + 2 * 4 and halves["update"] == 3.0
     # Supervised steps play nothing, and what was refused or is not known has no time.
     assert report_of(*rows, settings=settings).step_times()["generate"] == 0
     assert report_of(*rows, settings=settings, sizes=sizes, chip=None).step_times() is None
@@ -181,12 +185,12 @@ def test_report_of_local_devices(small_config, kind):
     small_config["algorithm"] = {"name": "grpo", "overrides": {"kl_weight": 0.1}}
     small_config["rollout"] |= {"slots": 4, "exchange_interval": 2}
     settings = read_settings(small_config)
-    report = dry_run(settings, jax.devices(), TINY, chip=CHIPS["TPU v5 lite"], parts=PARTS)
+    report = dry_run(settings, jax.devices(), TINY, chip=CHIPS["TPU v5 lite"])
     rows = {row.name: row for row in report.rows}
-    expected = ["update", "score", "fuse", "prefill", "decode"]
-    if kind == "mesh":
-        expected += ["fuse, sharded", "prefill, sharded", "decode, sharded"]
-    assert list(rows) == expected and report.fits is True
+    assert tuple(rows) == ("update", "score", "fuse", "prefill", "decode") and report.fits is True
+    assert {rows[name].chips for name in ("score", "fuse", "prefill", "decode")} == {
+        1 if kind == "pmap" else 2
+    }
     update = rows["update"]
     assert update.error is None and update.chips == 2 and report.num_chips == 2
     # Gradients are summed over the devices: at least 4 bytes a parameter cross.
@@ -196,10 +200,19 @@ def test_report_of_local_devices(small_config, kind):
     held = 16 * report.num_parameters * (1 if kind == "pmap" else 0.5)
     assert report.state_bytes == pytest.approx(held, rel=0.05)
     assert update.arguments + update.resident >= report.state_bytes
-    # Generation has the parameters whole beside them.
-    whole = 4 * report.num_parameters
-    assert rows["decode"].resident == report.state_bytes + whole
-    assert rows["fuse"].resident == report.state_bytes == rows["score"].resident
+    # Generation has the parameters whole beside them, or on a mesh those that lie there.
+    whole, part = 4 * report.num_parameters, 1 if kind == "pmap" else 0.5
+    copied = whole if kind == "pmap" else 0
+    assert rows["decode"].resident == report.state_bytes + copied
+    assert rows["fuse"].resident == rows["score"].resident
+    beside = report.state_bytes + copied - rows["fuse"].resident
+    assert beside == pytest.approx(part * whole, rel=0.05)
+    # Their decoding form and the slots: whole, or about half of them.
+    policy = shape_policy(settings.policy)
+    slots = jax.eval_shape(functools.partial(engine.init_slots, policy, 4, TINY.capacity))
+    assert rows["decode"].kinds["cache"] == pytest.approx(part * bytes_per_chip(slots), rel=0.05)
+    formed = rows["decode"].arguments - rows["decode"].kinds["cache"]
+    assert formed == pytest.approx(part * whole, rel=0.05)
     # The loops over tokens and calls are counted once.
     assert rows["decode"].work.flops > 0 and rows["decode"].work.unknown_loops == 1
     assert rows["prefill"].work.flops > 0 and rows["prefill"].work.unknown_loops == 1

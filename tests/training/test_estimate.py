@@ -1,12 +1,14 @@
 """Estimates for GPUs: the arithmetic against what the compiler counts of the same functions."""
 
+import dataclasses
+
 import jax
 import pytest
 
 from sepo_jax.training import read_settings
 from sepo_jax.training.chips import GIB, GPUS, describe_gpus
 from sepo_jax.training.dry_run import dry_run
-from sepo_jax.training.dry_run_report import TRAINED
+from sepo_jax.training.dry_run_report import PARTS
 from sepo_jax.training.dry_run_sizes import Sizes
 from sepo_jax.training.dry_run_tables import render
 from sepo_jax.training.estimate import estimate
@@ -26,11 +28,11 @@ def medium_config(small_config):
     return small_config
 
 
-def both(config, number, parts=TRAINED):
+def both(config, number, parts=PARTS, sizes=SIZES):
     """Rows by name of the estimate and of the compiled functions, on CPU devices."""
     settings = read_settings(config)
-    found = estimate(settings, f"h100x{number}", SIZES)
-    compiled = dry_run(settings, jax.devices()[:number], SIZES, parts=parts)
+    found = estimate(settings, f"h100x{number}", sizes)
+    compiled = dry_run(settings, jax.devices()[:number], sizes, parts=parts)
     return (
         {row.name: row for row in found.rows},
         {row.name: row for row in compiled.rows},
@@ -54,7 +56,7 @@ def test_products_are_those_of_the_compiled_update(medium_config, remat, rank):
 @pytest.mark.parametrize("kind", ["pmap", "mesh"])
 def test_memory_and_collectives_are_laid_out_as_the_run_is(medium_config, kind):
     medium_config["parallel"] = {"kind": kind, "fsdp": 2 if kind == "mesh" else 1}
-    parts = TRAINED if kind == "pmap" else ("update", "generate")
+    parts = PARTS if kind == "pmap" else ("update", "generate")
     found, compiled, whole, other = both(medium_config, 2, parts)
     assert set(found) - set(compiled) == ({"score"} if kind == "mesh" else set())
     for name, row in compiled.items():
@@ -72,6 +74,17 @@ def test_memory_and_collectives_are_laid_out_as_the_run_is(medium_config, kind):
         sum(each.num_bytes for each in theirs.values()), rel=0.15 if kind == "pmap" else 1.0
     )
     assert next(iter(ours)) == ("all-reduce" if kind == "pmap" else "all-gather")
+
+
+@pytest.mark.parametrize(("fsdp", "tensor"), [(2, 1), (1, 2), (2, 2)])
+def test_a_mesh_of_several_axes_shares_what_the_compiler_shares(medium_config, fsdp, tensor):
+    """What is split over data, over slots, over heads; slots of three blocks."""
+    medium_config["parallel"] = {"kind": "mesh", "fsdp": fsdp, "tensor": tensor}
+    medium_config["rollout"] |= {"prefill_rows": 4, "prefill_widths": (32,), "capacity": 300}
+    sizes = dataclasses.replace(SIZES, capacity=300)
+    found, compiled, _, _ = both(medium_config, 8, ("generate",), sizes)
+    for name in ("prefill", "decode"):
+        assert found[name].work.flops == pytest.approx(compiled[name].work.flops, rel=0.1), name
 
 
 def test_an_estimate_says_that_it_is_one_and_what_to_change(medium_config):
@@ -100,10 +113,10 @@ def test_the_memory_of_a_published_model_is_its_arithmetic():
     kinds = report.rows[0].kinds
     assert kinds["parameters"] == pytest.approx(8 * 7_615_616_512 / 8, rel=1e-3)
     assert kinds["optimizer"] == pytest.approx(8 * 7_615_616_512 / 8, rel=1e-3)
-    # 28 layers of 4 key and value heads of 128, float32: 112 KiB a token.
+    # 28 layers of 4 key and value heads of 128, float32: 112 KiB a token, slots over the chips.
     tokens = settings.rollout.slots * settings.rollout.capacity
     decode = next(row for row in report.rows if row.name == "decode")
-    assert decode.kinds["cache"] == pytest.approx(tokens * 28 * 2 * 4 * 128 * 4, rel=0.01)
+    assert decode.kinds["cache"] == pytest.approx(tokens * 28 * 2 * 4 * 128 * 4 / 8, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import logging
+import math
 import os
 import socket
 import subprocess
@@ -15,14 +16,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from training.layouts import LAYOUTS, OF_ADAPTERS, SINGLE, batch_of, results, updated
+from training.layouts import (
+    LAYOUTS,
+    OF_ADAPTERS,
+    OPTIONS,
+    PROMPTS,
+    SINGLE,
+    batch_of,
+    policy_of,
+    results,
+    updated,
+)
 
 from sepo_jax.policy import ModelConfig, Policy
 from sepo_jax.policy.config import LoraConfig
 from sepo_jax.policy.lora import init_adapter
 from sepo_jax.policy.models import MODELS
-from sepo_jax.training.parallel import LARGE, SHARDING_RULES, Parallel, unsplit
+from sepo_jax.policy.sharding import LARGE, SHARDING_RULES, unsplit
+from sepo_jax.rollout import driver
+from sepo_jax.rollout.generate import complete
+from sepo_jax.training.compilations import Compilations
+from sepo_jax.training.parallel import Parallel
 from sepo_jax.training.settings import ParallelSettings
+from sepo_jax.training.trainable import begin_stage
 
 pytestmark = pytest.mark.usefixtures("compile_fast")
 CASES = [(name, False) for name in LAYOUTS] + [(name, True) for name in OF_ADAPTERS]
@@ -129,6 +145,53 @@ def test_a_state_comes_back_bit_for_bit_from_where_it_was_put(adapters):
     before = updated(SINGLE, adapters)[2]
     for name in OF_ADAPTERS if adapters else LAYOUTS:
         jax.tree.map(np.testing.assert_array_equal, updated(LAYOUTS[name], adapters)[2], before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if "mesh" in name])
+def test_a_mesh_decodes_with_its_shares_of_weights_and_slots(name, monkeypatch):
+    """Nothing large is whole on a device, and each function of the loop compiles once."""
+    decode, seen = driver._decode, []
+
+    def recorded(policy, params, state, *sizes):
+        after = decode(policy, params, state, *sizes)
+        seen.append((params, after[0]))
+        return after
+
+    parallel = Parallel(ParallelSettings(*LAYOUTS[name]))
+    data, fsdp, tensor = parallel.mesh.shape.values()
+    policy = policy_of(adapters=True)
+    params = begin_stage(policy.config, policy.init(jax.random.key(0)), jax.random.key(1))
+    params = parallel.put(params)
+    pieces = ("halt_and_clear", "prefill", "fork", "start", "decode")
+    for piece in pieces:
+        getattr(driver, f"_{piece}").clear_cache()
+    monkeypatch.setattr(driver, "_decode", recorded)
+    with Compilations() as compilations:
+        complete(policy, params, PROMPTS, OPTIONS, samples=2, seed=4)
+        compiled = compilations.take()
+
+    def shares(leaf):
+        return leaf.size // math.prod(leaf.sharding.shard_shape(leaf.shape))
+
+    for params, state in seen:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            assert leaf.size < 16 * 16 or shares(leaf) == fsdp * tensor, path
+        for leaf in jax.tree.leaves((state.cache.keys, state.cache.values)):
+            assert shares(leaf) == data * fsdp * tensor
+        assert len(state.pending.sharding.device_set) == 8
+    assert len(seen) > 3
+    counts = {name.partition("/")[2]: count for name, count in compiled.items()}
+    assert [counts[piece] for piece in pieces] == [1] * len(pieces)
+
+
+def test_a_mesh_wants_one_loop():
+    policy = policy_of(adapters=False)
+    params = Parallel(ParallelSettings("mesh", 8, 8)).put(policy.init(jax.random.key(0)))
+    for changed in ({"driver": "in_jit"}, {"devices": 2}):
+        options = dataclasses.replace(OPTIONS, **changed)
+        with pytest.raises(ValueError, match="on a mesh they are split"):
+            complete(policy, params, PROMPTS, options, seed=0)
 
 
 def shapes_of(config):

@@ -107,6 +107,12 @@ def test_members_are_named_as_in_the_domain():
             load_config(f"{DIRECTORY / name}.py:{other}=5")
 
 
+def test_a_team_without_members_is_refused_with_its_options():
+    for name, members in (("math_routed", "solvers"), ("qwen2_5_7b", "workers")):
+        with pytest.raises(ValueError, match=f"{members} must be at least 1, not 0"):
+            load_config(f"{DIRECTORY / name}.py:{members}=0")
+
+
 def test_every_run_of_the_sweep_is_a_variant_of_the_table(path):
     table, changes = load_module(path).result(""), load_sweep(path)
     assert {each["argument"] for each in changes} == set(table["variants"])

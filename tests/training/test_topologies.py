@@ -11,6 +11,7 @@ import pytest
 
 from sepo_jax.policy.formats.families_export import hf_config
 from sepo_jax.policy.models import MODELS
+from sepo_jax.policy.rope_scaling import RopeScaling
 from sepo_jax.training import read_settings
 from sepo_jax.training.chips import CHIPS, describe_topology, devices_for
 from sepo_jax.training.command_line import load_config
@@ -26,14 +27,14 @@ PAPER = {
 }
 SMALL = {
     "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_heads": 4,
-    "num_kv_heads": 2, "head_dim": 16, "max_positions": 512,
+    "num_kv_heads": 2, "head_dim": 16, "max_positions": 512, "num_layers": 2, "rope_scaling": None,
 }  # fmt: skip
 # A layer of each kind.
 SMALL_OF_FAMILY = {
     "gemma4": {
         "layer_types": ("sliding", "full") * 2, "num_layers": 4, "num_kv_shared_layers": 2,
-        "sliding_window": 16, "full_head_dim": 32, "per_layer_embedding_size": 16,
-        "per_layer_vocab_size": 256, "embedding_scale": 8.0,
+        "sliding_window": 16, "full_head_dim": 32, "rope_scaling": RopeScaling("proportional"),
+        "per_layer_embedding_size": 16, "per_layer_vocab_size": 256, "embedding_scale": 8.0,
     },
     "qwen3_5": {
         "layer_types": ("linear", "full"), "num_layers": 2, "linear_key_heads": 2,
@@ -88,8 +89,8 @@ def small_run(tmp_path):
     def make(name):
         settings = read(name)
         model = MODELS[settings.policy.source].config
-        sizes = {"num_layers": 2, **SMALL, **SMALL_OF_FAMILY.get(model.family, {})}
-        content = hf_config(dataclasses.replace(model, rope_scaling=None, **sizes))
+        sizes = {**SMALL, **SMALL_OF_FAMILY.get(model.family, {})}
+        content = hf_config(dataclasses.replace(model, **sizes))
         (tmp_path / "config.json").write_text(json.dumps(content))
         rollout = {"slots": 4, "capacity": 64, "row_length": 64, "max_action_tokens": 16}
         rollout |= {"prefill_widths": (16,), "prefill_rows": 2, "exchange_interval": 2}

@@ -14,7 +14,8 @@ from sepo_jax.forest import ForestBuilder, fill, pack
 from sepo_jax.losses import Mean, token_mean
 from sepo_jax.objective import make_objective
 from sepo_jax.policy import ModelConfig, Policy
-from sepo_jax.training.parallel import SHARDING_RULES, Parallel, state_shardings
+from sepo_jax.policy.sharding import SHARDING_RULES, shardings
+from sepo_jax.training.parallel import Parallel
 from sepo_jax.training.settings import OptimizerSettings, ParallelSettings
 from sepo_jax.training.update import as_objective, init_state, make_optimizer, make_update
 
@@ -340,10 +341,9 @@ def test_muon_on_several_devices_is_muon_on_one(how):
 
 def test_every_parameter_has_a_sharding_and_the_big_ones_are_split():
     parallel = Parallel(ParallelSettings("mesh", 8, 2, 2))
-    shardings = state_shardings(PARAMS, parallel.mesh)
     specs = {
         jax.tree_util.keystr(path): sharding.spec
-        for path, sharding in jax.tree_util.tree_leaves_with_path(shardings)
+        for path, sharding in jax.tree_util.tree_leaves_with_path(shardings(PARAMS, parallel.mesh))
     }
     assert len(specs) == len(jax.tree.leaves(PARAMS))
     for path, leaf in jax.tree_util.tree_leaves_with_path(PARAMS):

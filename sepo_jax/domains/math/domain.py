@@ -15,7 +15,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from sepo_jax.domains.arguments import check_integer, check_rates
+from sepo_jax.domains.arguments import check_integer, check_names, check_rates
 from sepo_jax.domains.base import Message
 from sepo_jax.domains.figures import sampled_figures, task_figures
 from sepo_jax.domains.math.answers import plain_equal
@@ -114,7 +114,7 @@ class MathTeam:
         self.roles = roles_of(self.flow, self.rules)
         self.most_outputs = most_outputs(self.flow, self.rules)
         self.difficulties = check_difficulties(difficulties)
-        self.kinds = tuple(check_option("kind of problem", kind, KINDS) for kind in kinds)
+        self.kinds = check_names("kinds", "kind of problem", kinds, KINDS)
         self.files = (problems, *((evaluation,) if isinstance(evaluation, str) else evaluation))
         sets = [Path(path).stem for path in self.files[1:]]
         if len(set(sets)) < len(sets):

@@ -135,17 +135,20 @@ def read_selection(reply: str, count: int) -> int | None:
 def read_route(reply: str, count: int) -> tuple[int, ...] | None:
     """Numbers of the chosen solvers, ascending, each once; () to stop; None for neither.
 
-    Numbers of solvers that do not exist are passed over.
+    Numbers of solvers that do not exist are passed over; "1-3" names all three. A stop that is
+    negated is none.
     """
     tag = last_tagged("route", reply)
     text = last_line(reply) if tag is None else tag
-    # A full stop may follow a number; a decimal is none.
-    whole = rf"(?<![\w.-])\d{{1,{len(str(count))}}}(?!\w|\.\d)"
-    chosen = sorted({int(digits) for digits in re.findall(whole, text)})
-    chosen = [number for number in chosen if 1 <= number <= count]
-    if chosen:
-        return tuple(chosen)
-    return () if re.search(rf"\b{STOP}\b", text, re.IGNORECASE) else None
+    digits = rf"(\d{{1,{len(str(count))}}})"
+    # A full stop may follow a number; a decimal is none, nor are both ends of a range one number.
+    named = rf"(?<![\w.-]){digits}(?:\s?[-–]\s?{digits})?(?!\w|\.\d|\s?[-–]\s?\d)"
+    ends = [(int(first), int(last or first)) for first, last in re.findall(named, text)]
+    chosen = {number for first, last in ends for number in range(first, min(last, count) + 1)}
+    if chosen - {0}:
+        return tuple(sorted(chosen - {0}))
+    stops = re.search(rf"\b{STOP}\b", text, re.IGNORECASE) and not _NEGATED.search(text)
+    return () if stops else None
 
 
 def verdict_reply(verdicts: Sequence[bool]) -> str:

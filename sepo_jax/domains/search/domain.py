@@ -7,7 +7,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from sepo_jax.domains.arguments import check_integer, check_rates
+from sepo_jax.domains.arguments import check_integer, check_names, check_rates
 from sepo_jax.domains.base import Message
 from sepo_jax.domains.figures import sampled_figures, task_figures
 from sepo_jax.domains.search.answer_scores import exact_match, f1_score
@@ -117,7 +117,7 @@ class SearchTeam:
         self.error_rates = check_rates(
             error_rate=error_rate, verifier_error_rate=verifier_error_rate
         )
-        self.kinds = tuple(check_option("kind of question", kind, KINDS) for kind in kinds)
+        self.kinds = check_names("kinds", "kind of question", kinds, KINDS)
         if not self.kinds:
             raise ValueError(f"kinds names no kind of question; give some of {', '.join(KINDS)}")
         self.world_seed, self.people = check_world(world, people)

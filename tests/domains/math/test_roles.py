@@ -59,6 +59,9 @@ def test_selections(reply, index):
         ("<route>1, 3.</route>", (1, 3)), ("<route>10, 2</route>", (2,)), ("1 and 2.", (1, 2)),
         ("<route>none</route>", None), ("<route>1.5</route>", None), ("<route>-1</route>", None),
         ("<route>stop, 2</route>", (2,)), ("stopping", None), ("<route>" + "9" * 5000, None),
+        ("<route>1-3</route>", (1, 2, 3)), ("<route>2 – 3</route>", (2, 3)), ("1-2, 3", (1, 2, 3)),
+        ("<route>3-1</route>", None), ("<route>0-2</route>", (1, 2)), ("1-2.5", None),
+        ("<route>2-9</route>", (2, 3)), ("Do not stop.", None), ("I can't stop", None),
     ],
 )  # fmt: skip
 def test_routes(reply, solvers):

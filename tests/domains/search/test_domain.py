@@ -277,6 +277,8 @@ def test_a_file_to_be_judged_by_takes_its_questions_out_of_training(tmp_path):
         ({"world": -1}, "world must be at least 0"),
         ({"kinds": ["1_hops"]}, "Did you mean '1_hop'"),
         ({"kinds": []}, "kinds names no kind"),
+        ({"kinds": "1_hop"}, r"kinds='1_hop' must list names, such as \('1_hop',\)"),
+        ({"kinds": None}, "kinds=None must list names"),
         ({"held_out": "entity"}, "Did you mean 'entities'"),
         ({"questions": "a"}, "give both, or neither"),
         ({"corpus": "a"}, "give both, or neither"),
