@@ -164,7 +164,7 @@ def table_rows(title: str, figures: Mapping[str, Mapping[str, float]]) -> list[l
 def compare(
     work: Mapping[str, Any], pythons: Mapping[str, str], steps: int
 ) -> tuple[list[list], dict[str, str]]:
-    """Steps of this package and of the peers of which a Python is given.
+    """Steps of this package, beside each of the peers of which a Python is given.
 
     Returns:
       Rows of the table, and the versions of all that ran.
@@ -174,25 +174,29 @@ def compare(
         f"prompts of {max(lengths)}, replies of {work['completion_tokens']}, "
         f"{f'adapters of rank {rank}' if rank else 'all parameters'}, {work['precision']}"
     )
-    chosen = [Side("sepo_jax", sys.executable, "step_ours.py")]
-    chosen += [
-        Side(PEERS[name].title, python, PEERS[name].script) for name, python in pythons.items()
-    ]
-    with contextlib.ExitStack() as stack:
-        sides = [stack.enter_context(side) for side in chosen]
-        figures, ready = take_turns(sides, work, steps, partial(tqdm, desc=title))
-    for name, found in figures.items():
-        print(f"{name}: {ready[name]['trained']:,} trained; {found['entropy']:.3f} nats a token")
-    versions = {k: v for side in ready.values() for k, v in side["versions"].items()}
-    return table_rows(title, figures), versions
+    rows, versions = [], {}
+    # A peer at a time: together they want more memory than most machines have.
+    for name in pythons or [""]:
+        chosen = [Side("sepo_jax", sys.executable, "step_ours.py")]
+        if name:
+            chosen.append(Side(PEERS[name].title, pythons[name], PEERS[name].script))
+        with contextlib.ExitStack() as stack:
+            sides = [stack.enter_context(side) for side in chosen]
+            figures, ready = take_turns(sides, work, steps, partial(tqdm, desc=title))
+        for side, found in figures.items():
+            trained, entropy = ready[side]["trained"], found["entropy"]
+            print(f"{side}: {trained:,} trained; {entropy:.3f} nats a token")
+            versions |= ready[side]["versions"]
+        rows += table_rows(title, figures)
+    return rows, versions
 
 
 NOTES = (
     "A step samples {group} replies to each of {prompts} prompts, scores them under the reference "
     "policy and takes one AdamW step on the GRPO loss with a KL term of weight 0.04. Temperature "
     "1, whole softmax, no end token, one update a batch; no activations are recomputed. bfloat16 "
-    "is that of the products, over float32 parameters. Medians of {steps} steps, sides in turn on "
-    "the same cores; the first step of each is left out."
+    "is that of the products, over float32 parameters. Medians of {steps} steps, a peer and this "
+    "package in turn on the same cores, one peer after another; the first step of each is left out."
 )
 
 
