@@ -1,6 +1,6 @@
 """What a training step costs as it grows, and the same work for each of more and more devices.
 
-    python experiments/benchmark_scaling.py --write        # about half an hour on two cores
+    python experiments/benchmark_scaling.py --write        # about eight minutes on two cores
     python experiments/benchmark_scaling.py --quick        # a smallest model, to see that all runs
 
 `growth`: generation, scores and an update of more samples of a prompt, longer prompts, more leaves
@@ -25,7 +25,7 @@ from sepo_jax.evaluation.results import format_cell
 from sepo_jax.training.command_line import run_main
 
 PARTS = flags.DEFINE_multi_enum("part", list(COLUMNS), list(COLUMNS), "what to run; repeatable")
-REPETITIONS = flags.DEFINE_integer("repetitions", 5, "measured, of each side", lower_bound=1)
+REPETITIONS = flags.DEFINE_integer("repetitions", 3, "measured, of each side", lower_bound=1)
 SEED = flags.DEFINE_integer("seed", 0, "seed of sampling", lower_bound=0)
 QUICK = flags.DEFINE_bool("quick", False, "a smallest model and small sizes")
 WRITE = flags.DEFINE_bool("write", False, "write experiments/results/benchmark_scaling*.json")

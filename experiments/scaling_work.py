@@ -131,8 +131,8 @@ def tree(branch_points: int, continuations: int, **sizes: int) -> Shape:
 
 def axes(quick: bool) -> list[Axis]:
     """All that grows; `quick` for sizes that are soon done."""
-    groups, prompts, prompt, reply, group = (4, 8, 16, 32), (128, 256, 512, 1024), 512, 16, 8
-    turns, observation, forked, slots = 8, 8, (2, 4, 8), (4, 8, 16, 32)
+    groups, prompts, prompt, reply, group = (8, 16, 32), (256, 512, 1024), 512, 16, 8
+    turns, observation, forked, slots = 8, 8, (2, 4, 8), (8, 16, 32)
     if quick:
         groups, prompts, prompt, reply, group = (2, 4), (16, 24), 16, 4, 2
         turns, observation, forked, slots = 4, 2, (2,), (2, 4)
