@@ -1,10 +1,13 @@
-"""Configs compile for the slices they are meant for: small always, whole in slow tests.
+"""Configs compile for the slices they are meant for: small always, whole where FULL_SIZE is set.
 
-Compiled by libtpu ahead of time, on a machine without a TPU.
+Compiled by libtpu ahead of time, on a machine without a TPU. A whole one takes many minutes:
+
+    FULL_SIZE=1 pytest tests/training/test_topologies.py -k whole
 """
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -146,6 +149,7 @@ WHOLE = [
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("FULL_SIZE"), reason="many minutes: set FULL_SIZE=1")
 @pytest.mark.parametrize(("name", "held"), WHOLE)
 def test_the_update_compiles_whole_for_its_slice_and_fits(name, held):
     pytest.importorskip("libtpu")
