@@ -138,11 +138,14 @@ def test_pmaps_of_256_chips_compile(small_config, part):
 
 
 # At full size, the least GiB a chip of parameters and moments: what is trained in float32 (with a
-# reference, where a KL term has one) and what is frozen in bfloat16, over 16 chips.
+# reference, where a KL term has one) and what is frozen in bfloat16, over 16 chips. Of an adapter
+# what axis `tensor` would split is whole on each: q, k, v and o of Qwen3-8B have 16,384 + 10,240
+# numbers a layer and rank.
+ADAPTERS = 122.7e6 * (16_384 / 16 + 10_240) / (16_384 + 10_240)
 WHOLE = [
     ("bpo/qwen2_5_7b.py:algorithm=grpo", 16 * 7.616e9 / 16),
     ("bpo/llama3_1_8b.py:", 16 * 8.03e9 / 16),
-    ("srpo/qwen3_8b.py:", (2 * 8.19e9 + 12 * 122e6) / 16),
+    ("srpo/qwen3_8b.py:", 2 * 8.19e9 / 16 + 12 * ADAPTERS),
     ("sepo/ipd.py:policy=gemma-4-e4b-it,paper", 2 * 7.46e9 / 16),
     ("sepo/ipd.py:policy=qwen3.5-4b,paper", 2 * 4.205e9 / 16),
 ]
