@@ -36,6 +36,7 @@ def build_tokenizer(path: Path, metadata: Mapping[str, Any]) -> "PreTrainedToken
 
     Raises:
       ValueError: no tokenizer in the metadata, or one of an unknown kind.
+      ModuleNotFoundError: transformers reads this kind with a package that is not installed.
     """
     kind = metadata.get("tokenizer.ggml.model")
     if kind is None:
@@ -43,7 +44,13 @@ def build_tokenizer(path: Path, metadata: Mapping[str, Any]) -> "PreTrainedToken
     if kind in _SENTENCEPIECE:
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+        try:
+            return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"{path} has a SentencePiece vocabulary, which transformers reads with torch "
+                f"({error}): pip install torch, or pass a tokenizer as tokenizer="
+            ) from error
     if kind != "gpt2":
         error = unknown("tokenizer.ggml.model", kind, ["gpt2", *_SENTENCEPIECE])
         raise ValueError(f"{path}: {error} Pass a tokenizer as tokenizer=.")
