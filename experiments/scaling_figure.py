@@ -3,38 +3,22 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-from matplotlib.figure import Figure
 from scaling_devices import ALONE, KINDS
 from scaling_devices import COLUMNS as DEVICE_COLUMNS
 from scaling_growth import COLUMNS as GROWTH_COLUMNS
 from scaling_work import SEPARATE, SHARED
 
-from sepo_jax.evaluation.plots import COLORS, GRID, INK, MUTED
+from sepo_jax.evaluation.panels import write_panels
+from sepo_jax.evaluation.plots import COLORS
 
-_STYLE = {
-    "svg.hashsalt": "scaling",
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 8.5,
-    "axes.edgecolor": MUTED,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": GRID,
-    "text.color": INK,
-    "axes.titlesize": 9.0,
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-    "legend.fontsize": 7.5,
-}
-_WIDE = 3  # panels in a row
+_STYLE = {"svg.hashsalt": "scaling", "legend.frameon": False, "legend.fontsize": 7.5}
 
 
-def draw(growth: Sequence[Sequence], devices: Sequence[Sequence]) -> Figure:
-    """Seconds of a step by size, and of a decode and an update by devices, all from zero.
+def draw(path: Path, growth: Sequence[Sequence], devices: Sequence[Sequence]) -> Path:
+    """Writes seconds of a step by size, and of a decode and an update by devices, all from zero.
 
     Args:
+      path: of the file.
       growth: rows with the columns of `scaling_growth`, of which those of sizes are drawn.
       devices: rows with the columns of `scaling_devices`.
     """
@@ -47,25 +31,7 @@ def draw(growth: Sequence[Sequence], devices: Sequence[Sequence]) -> Figure:
         for phase in ("generate", "update")
         if devices
     ]
-    rows = -(-len(panels) // _WIDE)
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(3.4 * _WIDE, 2.5 * rows), layout="constrained")
-        figure.patch.set_facecolor("white")  # pages in dark mode show the file as it is
-        places = figure.subplots(rows, _WIDE, squeeze=False).ravel()
-        for axes, panel in zip(places, panels, strict=False):
-            _draw_panel(axes, *panel)
-        for axes in places[len(panels) :]:
-            axes.set_visible(False)
-    return figure
-
-
-def save(figure: Figure, path: Path) -> Path:
-    """Writes the figure as SVG, in a directory that is made where it is absent; equal input gives
-    equal bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(_STYLE):
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
-    return path
+    return write_panels(path, panels, _draw_panel, (3.4, 2.5), _STYLE)
 
 
 def _by_name(growth: Sequence[Sequence]) -> dict[str, list[Sequence]]:
@@ -77,7 +43,8 @@ def _by_name(growth: Sequence[Sequence]) -> dict[str, list[Sequence]]:
     return panels
 
 
-def _draw_panel(axes, title, columns, column, sides, rows) -> None:
+def _draw_panel(axes, panel: tuple) -> None:
+    title, columns, column, sides, rows = panel
     size, side, value = (columns.index(name) for name in (_size_of(columns), "side", column))
     for color, name in zip(COLORS, sides, strict=False):
         points = [(row[size], row[value]) for row in rows if row[side] == name]

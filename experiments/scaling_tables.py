@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import scaling_devices
 import scaling_growth
-from scaling_figure import draw, save
+from scaling_figure import draw
 
 from sepo_jax.evaluation.results import source_commit, write_result
 
@@ -72,5 +72,5 @@ def write_tables(
             ),
         }
         written.append(write_result(directory / f"{FILES[part]}.json", result))
-    figure = draw(rows.get("growth", ()), rows.get("devices", ()))
-    return [*written, save(figure, directory / "figures" / "benchmark_scaling.svg")]
+    path = directory / "figures" / "benchmark_scaling.svg"
+    return [*written, draw(path, rows.get("growth", ()), rows.get("devices", ()))]
