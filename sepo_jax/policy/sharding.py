@@ -31,8 +31,8 @@ SLOTS = ("data", "fsdp")  # the axis of slots; their keys and values have no oth
 # outputs, those out of it over their inputs, also where decoding has them transposed and side by
 # side; an adapter's factors follow their kernel and leave the rank whole.
 _INTO = r"((q|k|v|qkv|gate|up|gate_up)_proj|in_proj_\w+|per_layer_gate)\W+"
-_OUT_OF = r"(o_proj|down_proj|out_proj|layers.*per_layer_projection)\W+"
 _OUTWARD = ("o_proj", "down_proj", "out_proj", "per_layer_projection")
+_OUT_OF = rf"layers.*\W({'|'.join(_OUTWARD)})\W+"
 Axes = tuple[str | None, ...]
 SHARDING_RULES: tuple[tuple[str, Axes], ...] = (
     (r"embedding", ("fsdp", "tensor")),

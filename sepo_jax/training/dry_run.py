@@ -31,7 +31,7 @@ from ..rollout.weights import distinct
 from ..sandbox.exchange import Chunks
 from .batches import score_parts
 from .chips import Chip, chip_of, num_hosts
-from .dry_run_report import PARTS, Report, Row
+from .dry_run_report import PARTS, Report, Row, widest_prefill
 from .dry_run_shapes import Placed, bytes_per_chip, count, run_shapes
 from .dry_run_sizes import Sizes, default_sizes
 from .hlo import read_work
@@ -179,9 +179,7 @@ class _Compiler:
         kinds = kinds | {"parameters": kinds["parameters"] + bytes_per_chip(fused)}
         rows = [dataclasses.replace(row, kinds=kinds)]
         state = placed.slots(policy, sizes.capacity)
-        chunks = _chunk_shapes(
-            rollout.prefill_rows, min(max(rollout.prefill_widths), sizes.capacity)
-        )
+        chunks = _chunk_shapes(rollout.prefill_rows, widest_prefill(settings, sizes))
 
         def call(name, function, *arguments):
             own, others = bytes_per_chip(state), self.policy.num_adapters - 1

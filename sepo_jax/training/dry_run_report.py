@@ -101,11 +101,16 @@ def least_times(work: Work, chip: Chip) -> Times:
     return Times(work.passes / chip.flops, work.num_bytes / chip.bandwidth, crossing / chip.links)
 
 
+def widest_prefill(settings: Settings, sizes: "Sizes") -> int:
+    """Tokens of a row of the widest prefill call that a slot has room for."""
+    return min(max(settings.rollout.prefill_widths), sizes.capacity)
+
+
 def decoding_calls(settings: Settings, sizes: "Sizes", num_hosts: int) -> dict[str, int]:
     """How often each function of generation runs in a step, where every slot has work."""
     rollout = settings.rollout
     loops = rollout.devices * num_hosts
-    width = min(max(rollout.prefill_widths), sizes.capacity)
+    width = widest_prefill(settings, sizes)
     return {
         "fuse": int(sizes.sampled > 0),
         "decode": -(-sizes.sampled // (rollout.slots * loops)),

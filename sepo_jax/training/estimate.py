@@ -30,7 +30,7 @@ from ..policy import ModelConfig, segments
 from ..policy.config import DTYPES
 from .chips import PlannedDevice, describe_gpus, num_hosts
 from .dry_run import batch_shapes
-from .dry_run_report import Report, Row
+from .dry_run_report import Report, Row, widest_prefill
 from .dry_run_shapes import (
     Placed,
     bytes_per_chip,
@@ -240,7 +240,7 @@ class _Arithmetic:
         rows = [self._of_host("fuse", kinds, 0, self._work(0.0, copied))]
         slots = placed.slots(policy, self.sizes.capacity)
         kinds = kinds | {"cache": bytes_per_chip(slots) * self.shapes.policy.num_adapters}
-        width = min(max(rollout.prefill_widths), self.sizes.capacity)
+        width = widest_prefill(self.shapes.settings, self.sizes)
         read, mixing = read_by_prefill(policy.config, fused)
         prefill = Call(rollout.prefill_rows, width, read, mixing, by_slot=False)
         decode = Call(rollout.slots, 1, fused, policy.config.layer_kinds, by_slot=True)

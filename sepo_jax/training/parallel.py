@@ -37,6 +37,7 @@ class Parallel:
     Attributes:
       kind: "single", "pmap" or "mesh".
       num_devices: shares a batch is split into.
+      own_devices: those of this process.
     """
 
     def __init__(self, settings: ParallelSettings, devices: Sequence[jax.Device] | None = None):
@@ -54,6 +55,8 @@ class Parallel:
                 'set parallel.devices=0 and parallel.kind="auto", "pmap" or "mesh"'
             )
         self.devices = devices[:wanted]
+        here = jax.process_index()
+        self.own_devices = [each for each in self.devices if each.process_index == here]
         self.num_devices = wanted
         self.kind = settings.kind
         if self.kind == "auto":
@@ -81,15 +84,13 @@ class Parallel:
         of its own mesh holds is what the update has on that device and on its neighbours, so that
         these go together without any other exchange.
         """
-        here = jax.process_index()
         hosts = {device.process_index for device in self.devices}
         by_host = sorted(self.devices, key=lambda device: device.process_index)
-        self.own_devices = [device for device in by_host if device.process_index == here]
         count = len(self.own_devices)
         if count * len(hosts) != len(by_host):
             raise ValueError(
                 f"a mesh wants as many devices of each process, and of {len(by_host)} devices of "
-                f"{len(hosts)} processes {count} are those of process {here}"
+                f"{len(hosts)} processes {count} are those of process {jax.process_index()}"
             )
         own = []
         for size in reversed(sizes):
@@ -192,9 +193,7 @@ class Parallel:
         """Parameters of the host as `local` has held ones."""
         if self.kind == "mesh":
             return jax.device_put(params, shardings(params, self.own_mesh))
-        here = jax.process_index()
-        first = next(device for device in self.devices if device.process_index == here)
-        return jax.device_put(params, first)
+        return jax.device_put(params, self.own_devices[0])
 
     def compile_update(self, make: Callable[[Any], Callable], objective: Any) -> Callable:
         """`update(placed state, held parameters, batch) -> (placed state, metrics)`; the batch is
@@ -223,9 +222,8 @@ class Parallel:
         """The shares `[own devices, parts, ...]` of this process, as `pmap` takes them."""
         if jax.process_count() == 1:
             return batch
-        here = jax.process_index()
-        own = [index for index, device in enumerate(self.devices) if device.process_index == here]
-        return jax.tree.map(lambda leaf: leaf[np.array(own)], batch)
+        own = np.array([self.devices.index(device) for device in self.own_devices])
+        return jax.tree.map(lambda leaf: leaf[own], batch)
 
     def mapped_update(self, make: Callable[[Any], Callable], objective: Any) -> Callable:
         """The compiled part of `compile_update`, which can also be lowered from shapes alone."""

@@ -144,9 +144,10 @@ def read_route(reply: str, count: int) -> tuple[int, ...] | None:
     # A full stop may follow a number; a decimal is none, nor are both ends of a range one number.
     named = rf"(?<![\w.-]){digits}(?:\s?[-–]\s?{digits})?(?!\w|\.\d|\s?[-–]\s?\d)"
     ends = [(int(first), int(last or first)) for first, last in re.findall(named, text)]
-    chosen = {number for first, last in ends for number in range(first, min(last, count) + 1)}
-    if chosen - {0}:
-        return tuple(sorted(chosen - {0}))
+    ranges = (range(max(first, 1), min(last, count) + 1) for first, last in ends)
+    chosen = sorted({number for each in ranges for number in each})
+    if chosen:
+        return tuple(chosen)
     stops = re.search(rf"\b{STOP}\b", text, re.IGNORECASE) and not _NEGATED.search(text)
     return () if stops else None
 
